@@ -1,0 +1,84 @@
+// Package cli is the composition root: it turns a command line into running
+// parts. Nothing imports it but cmd/warmroute.
+//
+// Reading order: cli.go (the grammar and Main), serve.go (the story of a
+// gateway's life, from flags to exit), gateway.go (which parts there are and
+// how they are wired), reload.go, admin.go, access.go, snapshot.go; then the
+// small commands, one file each.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/alecthomas/kong"
+)
+
+// Exit codes of [Main].
+const (
+	ExitOK    = 0 // everything asked for was done
+	ExitFault = 1 // the command ran and could not do what was asked
+	ExitUsage = 2 // the command line itself is wrong
+)
+
+// Env is what a command may touch of the world. Kong binds it, so every Run
+// method may take it as an argument: func (c *XCmd) Run(env *Env) error.
+type Env struct {
+	Ctx    context.Context // cancelled by SIGINT and SIGTERM
+	Stdout io.Writer       // results
+	Stderr io.Writer       // logs and faults
+}
+
+// root is the grammar of the command line: a field is a command.
+type root struct {
+	Version VersionCmd `cmd:"" help:"Print the version and exit."`
+}
+
+// errReported ends a command with [ExitFault] when everything worth saying has
+// been written already.
+var errReported = errors.New("faults were reported")
+
+// exit carries the code of kong's own exits (--help) out of the parser.
+type exit int
+
+// Main runs one command line, args being without the program's name, and
+// returns the exit code. It returns when the command has ended and everything
+// that it started has stopped; cancelling ctx asks for that.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
+	defer func() {
+		if e, ok := recover().(exit); ok {
+			code = int(e)
+		}
+	}()
+	env := &Env{Ctx: ctx, Stdout: stdout, Stderr: stderr}
+	var grammar root
+	parser, err := kong.New(&grammar,
+		kong.Name("warmroute"),
+		kong.Description("A prefix-aware LLM gateway: every request goes to the instance that already holds its beginning."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { panic(exit(code)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.UsageOnError(),
+		kong.Bind(env),
+	)
+	if err != nil {
+		fmt.Fprintln(stderr, "BUG: command line grammar:", err)
+		return ExitFault
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintln(stderr, "warmroute:", err)
+		return ExitUsage
+	}
+	switch err := parsed.Run(); {
+	case err == nil:
+		return ExitOK
+	case errors.Is(err, errReported):
+		return ExitFault
+	default:
+		fmt.Fprintln(stderr, "warmroute:", err)
+		return ExitFault
+	}
+}
