@@ -1,0 +1,153 @@
+package route
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config holds the settings of the policies. The zero Config is not useful: start from Default.
+type Config struct {
+	// Congestion is c in the congestion price min(CongestionCap, c*arrivals*wait): how much more a second of prefill costs on an
+	// instance where others will wait behind it. Zero makes the cost policy greedy for its own time to first token. Default 10.
+	Congestion float64 `yaml:"congestion"`
+	// CongestionCap bounds the congestion price. Default 4.
+	CongestionCap float64 `yaml:"congestion_cap"`
+	// Memory is the price of the cache memory that a second of prefill overwrites, on an instance that evicts and whose hit rate
+	// is 1. Zero lets caches be overwritten for free. Default 0.25, at most 0.5.
+	Memory float64 `yaml:"memory"`
+	// Interference is the price of prefill for each stream that it slows. Default 0.01.
+	Interference float64 `yaml:"interference"`
+	// DecodeShare is how much of a second of the answer's own decoding counts against a second to first token. Default 0.1.
+	DecodeShare float64 `yaml:"decode_share"`
+	// Ghost is the chance that tokens believed to be evicted are still there. Default 0.05.
+	Ghost float64 `yaml:"ghost"`
+	// Noise is the relative difference in cost that learned speeds cannot tell: between candidates that hold the same of the
+	// prompt, it counts as a tie. Default 0.02.
+	Noise float64 `yaml:"noise"`
+	// MaxHold bounds how long late binding holds a request back. Zero never holds. Default 2s.
+	MaxHold time.Duration `yaml:"max_hold"`
+	// TTFTObjective is the time to first token that the pool aims at. A quarter of it bounds MaxHold too. Zero means none.
+	TTFTObjective time.Duration `yaml:"ttft_objective"`
+	// TTFTBudget is the expected time to first token beyond which the cost policy refuses. Zero means never to refuse.
+	TTFTBudget time.Duration `yaml:"ttft_budget"`
+
+	// HashGuard is the number of requests in flight above which prefix_hash looks for another instance. Zero means never. Default
+	// 256.
+	HashGuard int `yaml:"hash_guard"`
+	// HashLoad is the factor of the mean load that prefix_hash_bounded allows to an instance. Default 1.25.
+	HashLoad float64 `yaml:"hash_load"`
+	// HashThreshold, when set, replaces HashLoad by a number of requests in flight (1 to 1024). Default 0.
+	HashThreshold int `yaml:"hash_threshold"`
+
+	// SessionTTL is how long a pin outlives the session's last request. Default 30m.
+	SessionTTL time.Duration `yaml:"session_ttl"`
+	// Sessions is the number of pins kept, a power of two; the oldest make room. Default 65536, 24 bytes each.
+	Sessions int `yaml:"sessions"`
+	// SessionLoad is the factor of the mean load above which an instance is too full for its sessions. Default 2.
+	SessionLoad float64 `yaml:"session_load"`
+	// SessionFloor is the number of requests in flight that an instance never is too full for. Default 8.
+	SessionFloor int `yaml:"session_floor"`
+}
+
+// Default is the configuration that is used where a file says nothing. Each value names its source.
+func Default() Config {
+	return Config{
+		Congestion:    10,   // W + pt*(1 + 10*lambda*W) was the most robust rule of our second study
+		CongestionCap: 4,    // the cap of the fleet-wide price in the first study
+		Memory:        0.25, // larger prices pin hot prefixes; both studies agree on at most 0.5
+		Interference:  0.01,
+		DecodeShare:   0.1, // both studies
+		Ghost:         0.05,
+		Noise:         0.02,
+		MaxHold:       2 * time.Second,
+		HashGuard:     256,  // vLLM's smaller default of max_num_seqs: beyond it the engine only queues
+		HashLoad:      1.25, // Mirrokni et al., consistent hashing with bounded loads; HAProxy's and Envoy's advice
+		SessionTTL:    30 * time.Minute,
+		Sessions:      1 << 16,
+		SessionLoad:   2,
+		SessionFloor:  8,
+	}
+}
+
+// maxThreshold is the upper bound of SageMaker's ConcurrencyThreshold.
+const maxThreshold = 1024
+
+// Validate returns every fault.
+func (c Config) Validate() []error {
+	var faults []error
+	within := func(name string, v, low, high float64) {
+		if !(v >= low && v <= high) {
+			faults = append(faults, fmt.Errorf("%s %g: want %g to %g", name, v, low, high))
+		}
+	}
+	notNegative := func(name string, d time.Duration) {
+		if d < 0 {
+			faults = append(faults, fmt.Errorf("%s %s: want 0 or more", name, d))
+		}
+	}
+	within("congestion", c.Congestion, 0, 1000)
+	within("congestion_cap", c.CongestionCap, 0, 1000)
+	within("memory", c.Memory, 0, 0.5)
+	within("interference", c.Interference, 0, 1)
+	within("decode_share", c.DecodeShare, 0, 1)
+	within("ghost", c.Ghost, 0, 1)
+	within("noise", c.Noise, 0, 0.5)
+	notNegative("max_hold", c.MaxHold)
+	notNegative("ttft_objective", c.TTFTObjective)
+	notNegative("ttft_budget", c.TTFTBudget)
+	within("hash_guard", float64(c.HashGuard), 0, 1<<20)
+	within("hash_load", c.HashLoad, 1, 100)
+	within("hash_threshold", float64(c.HashThreshold), 0, maxThreshold)
+	notNegative("session_ttl", c.SessionTTL)
+	within("sessions", float64(c.Sessions), pinWays, 1<<24)
+	if c.Sessions > 0 && c.Sessions&(c.Sessions-1) != 0 {
+		faults = append(faults, fmt.Errorf("sessions %d: want a power of two", c.Sessions))
+	}
+	within("session_load", c.SessionLoad, 1, 100)
+	within("session_floor", float64(c.SessionFloor), 0, 1<<20)
+	return faults
+}
+
+// The names of the policies.
+const (
+	Cost              = "cost"
+	RoundRobin        = "round_robin"
+	Random            = "random"
+	FewestRequests    = "least_requests"
+	PowerOfTwo        = "power_of_two"
+	PrefixHash        = "prefix_hash"
+	PrefixHashBounded = "prefix_hash_bounded"
+	Session           = "session"
+)
+
+// Policies lists the names that New takes, the default first.
+func Policies() []string {
+	return []string{Cost, RoundRobin, Random, FewestRequests, PowerOfTwo, PrefixHash, PrefixHashBounded, Session}
+}
+
+// New makes a policy. It fails on an unknown name, naming the known ones. The Config must have passed Validate.
+func New(name string, cfg Config) (Policy, error) {
+	switch name {
+	case Cost:
+		return newCost(cfg), nil
+	case RoundRobin:
+		return &roundRobin{}, nil
+	case Random:
+		return random{}, nil
+	case FewestRequests:
+		return leastRequests{}, nil
+	case PowerOfTwo:
+		return powerOfTwo{}, nil
+	case PrefixHash:
+		return prefixHash{guard: cfg.HashGuard}, nil
+	case PrefixHashBounded:
+		return boundedHash{factor: cfg.HashLoad, threshold: cfg.HashThreshold}, nil
+	case Session:
+		return newSession(cfg), nil
+	}
+	names := Policies()
+	slices.Sort(names)
+	return nil, fmt.Errorf("find policy %q: want one of %s", name, strings.Join(names, ", "))
+}
