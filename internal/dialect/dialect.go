@@ -61,6 +61,9 @@ type Call struct {
 	Previous  string // previous_response_id: only the instance that made it can go on from it
 	Prompt    prompt.Request
 	Unknown   int // members, items and parts of the conversation that were not understood
+
+	body   []byte
+	layout layout
 }
 
 // MayAskUsage reports whether [AskUsage] suits the call: a stream of an API

@@ -1,12 +1,9 @@
 package dialect
 
 import (
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"time"
-
-	"github.com/tidwall/gjson"
 )
 
 // Error is an error in the form that OpenAI's clients know. It is meant for
@@ -54,8 +51,6 @@ func appendNullable(b []byte, s string) []byte {
 	return appendString(b, s)
 }
 
-func appendString(b []byte, s string) []byte { return gjson.AppendJSONString(b, s) }
-
 // WriteError answers a request with e: status, Retry-After and the JSON body.
 // The header must not have been written.
 func WriteError(w http.ResponseWriter, e *Error) {
@@ -82,5 +77,3 @@ func EventError(k Kind, e *Error) []byte {
 	}
 	return append(e.AppendJSON([]byte("data: ")), "\n\n"...)
 }
-
-var _ = json.Valid

@@ -1,0 +1,501 @@
+package dialect
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// maxDepth is how deep JSON may nest. Real requests stay below 30; the bound
+// keeps hostile bodies from costing more than their bytes.
+const maxDepth = 512
+
+// deeper marks the fault of nesting beyond maxDepth.
+const deeper = "a shallower value"
+
+// cursor reads one JSON document front to back and checks it on the way, so
+// that a body is looked at once. Whoever walks it takes the values it wants;
+// what is left standing is checked and skipped. The first fault ends the walk:
+// from then on every read finds nothing.
+//
+// It exists beside gjson because that needs one pass to validate and one per
+// level to find things: six times the time on a long conversation.
+type cursor struct {
+	b     []byte
+	i     int    // next byte to read
+	depth int    // open objects and arrays
+	arena []byte // unescaped strings; never grows over its capacity while they are in use
+	fault fault
+}
+
+// fault is the first thing that is wrong with a document.
+type fault struct {
+	set  bool
+	at   int    // byte offset of the offending byte, the length at an early end
+	want string // what would be right there
+}
+
+// reset makes the cursor ready for b. Strings read before are lost.
+func (c *cursor) reset(b []byte) {
+	*c = cursor{b: b, arena: c.arena[:0]}
+	if cap(c.arena) < len(b) {
+		c.arena = nil
+	}
+}
+
+// fail records that the byte at offset at is wrong and ends the walk.
+func (c *cursor) fail(at int, want string) {
+	if !c.fault.set {
+		c.fault = fault{set: true, at: at, want: want}
+	}
+	c.b = c.b[:0]
+	c.i = 0
+}
+
+// peek returns the next byte that is no white space, without taking it, and
+// zero at the end.
+func (c *cursor) peek() byte {
+	for c.i < len(c.b) {
+		switch ch := c.b[c.i]; ch {
+		case ' ', '\n', '\t', '\r':
+			c.i++
+		default:
+			return ch
+		}
+	}
+	return 0
+}
+
+// finish checks that nothing follows the document.
+func (c *cursor) finish() {
+	if c.peek() != 0 || c.i < len(c.b) {
+		c.fail(c.i, "the end")
+	}
+}
+
+// members walks the object at the cursor and hands out its keys. At another
+// value it does nothing.
+func (c *cursor) members(yield func(key string) bool) {
+	if c.peek() != '{' || !c.enter() {
+		return
+	}
+	if c.peek() == '}' {
+		c.leave()
+		return
+	}
+	for live := true; ; {
+		key := c.key()
+		at := c.i
+		if c.fault.set {
+			return
+		}
+		live = live && yield(key)
+		if c.i == at {
+			c.skip()
+		}
+		switch c.peek() {
+		case ',':
+			c.i++
+		case '}':
+			c.leave()
+			return
+		default:
+			c.fail(c.i, "',' or '}'")
+			return
+		}
+	}
+}
+
+// elements walks the array at the cursor and hands out the indexes. At another
+// value it does nothing.
+func (c *cursor) elements(yield func(i int) bool) {
+	if c.peek() != '[' || !c.enter() {
+		return
+	}
+	if c.peek() == ']' {
+		c.leave()
+		return
+	}
+	live := true
+	for i := 0; ; i++ {
+		c.peek()
+		at := c.i
+		live = live && yield(i)
+		if c.i == at {
+			c.skip()
+		}
+		switch c.peek() {
+		case ',':
+			c.i++
+		case ']':
+			c.leave()
+			return
+		default:
+			c.fail(c.i, "',' or ']'")
+			return
+		}
+	}
+}
+
+func (c *cursor) enter() bool {
+	if c.depth == maxDepth {
+		c.fail(c.i, deeper)
+		return false
+	}
+	c.depth++
+	c.i++
+	return true
+}
+
+func (c *cursor) leave() {
+	c.depth--
+	c.i++
+}
+
+// key reads a member's key and its colon and stops at its value.
+func (c *cursor) key() string {
+	if c.peek() != '"' {
+		c.fail(c.i, "a key in quotes")
+		return ""
+	}
+	key := c.str()
+	if c.peek() != ':' {
+		c.fail(c.i, "':'")
+		return ""
+	}
+	c.i++
+	c.peek()
+	return key
+}
+
+// text takes the string at the cursor. At another value it takes nothing.
+func (c *cursor) text() (string, bool) {
+	if c.peek() != '"' {
+		return "", false
+	}
+	return c.str(), true
+}
+
+// boolean takes the boolean at the cursor. At another value it takes nothing.
+func (c *cursor) boolean() (value, ok bool) {
+	switch c.peek() {
+	case 't':
+		c.word("true")
+		return true, true
+	case 'f':
+		c.word("false")
+		return false, true
+	}
+	return false, false
+}
+
+// integer takes the number at the cursor, its fraction cut off. At another
+// value it takes nothing; a number that fits no int is taken but not ok.
+func (c *cursor) integer() (int, bool) {
+	if ch := c.peek(); ch != '-' && (ch < '0' || ch > '9') {
+		return 0, false
+	}
+	raw := c.raw()
+	if n, err := strconv.Atoi(raw); err == nil {
+		return n, true
+	}
+	f, err := strconv.ParseFloat(raw, 64)
+	if err != nil || f < -1<<53 || f > 1<<53 {
+		return 0, false
+	}
+	return int(f), true
+}
+
+// null reports whether the value at the cursor is null, without taking it.
+func (c *cursor) null() bool { return c.peek() == 'n' }
+
+// raw takes the value at the cursor as it is written.
+func (c *cursor) raw() string {
+	c.peek()
+	from := c.i
+	c.skip()
+	if c.fault.set {
+		return ""
+	}
+	return view(c.b[from:c.i])
+}
+
+// view is b as a string, without a copy.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// skip checks the value at the cursor and steps over it. It keeps its own
+// stack, one bit a level, so that nesting costs no stack of goroutine.
+func (c *cursor) skip() {
+	var object [maxDepth/64 + 1]uint64
+	base := c.depth
+	for {
+		ch := c.peek()
+		if ch == '{' || ch == '[' {
+			if !c.enter() {
+				return
+			}
+			object[c.depth/64] &^= 1 << (c.depth % 64)
+			if c.peek() == ch+2 { // '}' is '{'+2, ']' is '['+2
+				c.leave()
+			} else {
+				if ch == '{' {
+					object[c.depth/64] |= 1 << (c.depth % 64)
+					c.skipKey()
+				}
+				continue
+			}
+		} else {
+			c.skipScalar(ch)
+		}
+		if !c.skipEnds(base, &object) {
+			return
+		}
+	}
+}
+
+// skipEnds steps over what closes after a value, and over the comma before the
+// next. It reports whether a further value follows above the level base.
+func (c *cursor) skipEnds(base int, object *[maxDepth/64 + 1]uint64) bool {
+	for c.depth > base && !c.fault.set {
+		inObject := object[c.depth/64]>>(c.depth%64)&1 == 1
+		switch ch := c.peek(); {
+		case ch == ',':
+			c.i++
+			if inObject {
+				c.skipKey()
+			}
+			return !c.fault.set
+		case inObject && ch == '}', !inObject && ch == ']':
+			c.leave()
+		case inObject:
+			c.fail(c.i, "',' or '}'")
+		default:
+			c.fail(c.i, "',' or ']'")
+		}
+	}
+	return false
+}
+
+func (c *cursor) skipKey() {
+	if c.peek() != '"' {
+		c.fail(c.i, "a key in quotes")
+		return
+	}
+	c.skipString()
+	if c.peek() != ':' {
+		c.fail(c.i, "':'")
+		return
+	}
+	c.i++
+}
+
+func (c *cursor) skipScalar(ch byte) {
+	switch {
+	case ch == '"':
+		c.skipString()
+	case ch == '-' || ch >= '0' && ch <= '9':
+		c.skipNumber()
+	case ch == 't':
+		c.word("true")
+	case ch == 'f':
+		c.word("false")
+	case ch == 'n':
+		c.word("null")
+	default:
+		c.fail(c.i, "a value")
+	}
+}
+
+func (c *cursor) word(w string) {
+	for j := range len(w) {
+		if c.i+j >= len(c.b) || c.b[c.i+j] != w[j] {
+			c.fail(c.i+j, w)
+			return
+		}
+	}
+	c.i += len(w)
+}
+
+// skipNumber checks -? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]? [0-9]+)?.
+func (c *cursor) skipNumber() {
+	if c.b[c.i] == '-' {
+		c.i++
+	}
+	if c.at('0') {
+		c.i++
+	} else {
+		c.digits()
+	}
+	if c.at('.') {
+		c.i++
+		c.digits()
+	}
+	if c.at('e') || c.at('E') {
+		c.i++
+		if c.at('+') || c.at('-') {
+			c.i++
+		}
+		c.digits()
+	}
+}
+
+func (c *cursor) at(ch byte) bool { return c.i < len(c.b) && c.b[c.i] == ch }
+
+func (c *cursor) digits() {
+	from := c.i
+	for c.i < len(c.b) && c.b[c.i]-'0' <= 9 {
+		c.i++
+	}
+	if c.i == from {
+		c.fail(c.i, "a digit")
+	}
+}
+
+// plain returns the offset, from i on, of the first byte that ends a run of
+// plain string bytes: a quote, a backslash or a control character.
+func plain(b []byte, i int) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	for ; i+8 <= len(b); i += 8 {
+		x := binary.LittleEndian.Uint64(b[i:])
+		quote, slash := x^ones*'"', x^ones*'\\'
+		// The lowest set bit is exact: a borrow can only mark bytes above a true hit.
+		hit := ((quote-ones)&^quote | (slash-ones)&^slash | (x-ones*' ')&^x) & highs
+		if hit != 0 {
+			return i + bits.TrailingZeros64(hit)/8
+		}
+	}
+	for i < len(b) && b[i] != '"' && b[i] != '\\' && b[i] >= ' ' {
+		i++
+	}
+	return i
+}
+
+func (c *cursor) skipString() {
+	for i := c.i + 1; ; {
+		i = plain(c.b, i)
+		switch {
+		case i < len(c.b) && c.b[i] == '"':
+			c.i = i + 1
+			return
+		case i < len(c.b) && c.b[i] == '\\':
+			_, i = c.escape(i)
+			if c.fault.set {
+				return
+			}
+		default:
+			c.fail(i, "the string's end")
+			return
+		}
+	}
+}
+
+// str takes the string at the cursor, whose opening quote is the next byte.
+// Without escapes it is a view of the document, else it lies in the arena.
+func (c *cursor) str() string {
+	from := c.i + 1
+	i := plain(c.b, from)
+	if i < len(c.b) && c.b[i] == '"' {
+		c.i = i + 1
+		return view(c.b[from:i])
+	}
+	if c.arena == nil {
+		// Unescaping never lengthens, so what is left of the document is room enough.
+		c.arena = make([]byte, 0, len(c.b)-from)
+	}
+	start := len(c.arena)
+	for {
+		c.arena = append(c.arena, c.b[from:i]...)
+		switch {
+		case i < len(c.b) && c.b[i] == '"':
+			c.i = i + 1
+			return view(c.arena[start:])
+		case i < len(c.b) && c.b[i] == '\\':
+			var r rune
+			r, from = c.escape(i)
+			if c.fault.set {
+				return ""
+			}
+			c.arena = utf8.AppendRune(c.arena, r)
+			i = plain(c.b, from)
+		default:
+			c.fail(i, "the string's end")
+			return ""
+		}
+	}
+}
+
+// escape reads the escape whose backslash is at i and returns the character
+// and the offset behind it. Half a surrogate pair is U+FFFD.
+func (c *cursor) escape(i int) (rune, int) {
+	if i+1 >= len(c.b) {
+		c.fail(len(c.b), "an escape")
+		return 0, i
+	}
+	switch ch := c.b[i+1]; ch {
+	case '"', '\\', '/':
+		return rune(ch), i + 2
+	case 'n':
+		return '\n', i + 2
+	case 't':
+		return '\t', i + 2
+	case 'r':
+		return '\r', i + 2
+	case 'b':
+		return '\b', i + 2
+	case 'f':
+		return '\f', i + 2
+	case 'u':
+		return c.unicode(i)
+	}
+	c.fail(i+1, "an escape")
+	return 0, i
+}
+
+// unicode reads the \uXXXX at i, and the one behind it when they are a pair.
+func (c *cursor) unicode(i int) (rune, int) {
+	r, at := hex4(c.b, i+2)
+	if at >= 0 {
+		c.fail(at, "a hexadecimal digit")
+		return 0, i
+	}
+	i += 6
+	if !utf16.IsSurrogate(r) {
+		return r, i
+	}
+	if i+1 < len(c.b) && c.b[i] == '\\' && c.b[i+1] == 'u' {
+		// A broken second half is found when it is read for itself.
+		if low, at := hex4(c.b, i+2); at < 0 {
+			if pair := utf16.DecodeRune(r, low); pair != utf8.RuneError {
+				return pair, i + 6
+			}
+		}
+	}
+	return utf8.RuneError, i
+}
+
+// hex4 reads four hexadecimal digits at i. The second result is the offset of
+// the first byte that is none, or -1.
+func hex4(b []byte, i int) (rune, int) {
+	var r rune
+	for j := i; j < i+4; j++ {
+		if j >= len(b) {
+			return 0, len(b)
+		}
+		d := rune(b[j])
+		switch {
+		case d >= '0' && d <= '9':
+			d -= '0'
+		case d >= 'a' && d <= 'f':
+			d -= 'a' - 10
+		case d >= 'A' && d <= 'F':
+			d -= 'A' - 10
+		default:
+			return 0, j
+		}
+		r = r<<4 | d
+	}
+	return r, -1
+}
