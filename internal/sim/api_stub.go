@@ -7,18 +7,6 @@ import (
 	"time"
 )
 
-func NewEngine(p Profile, o Options) *Engine { return &Engine{} }
-
-type Engine struct{}
-
-func (e *Engine) Submit(now time.Duration, r *Request) error       { return nil }
-func (e *Engine) Abort(now time.Duration, r *Request)              {}
-func (e *Engine) NextEvent() (time.Duration, bool)                 { return 0, false }
-func (e *Engine) Advance(now time.Duration) []Event                { return nil }
-func (e *Engine) Restart(now time.Duration)                        {}
-func (e *Engine) SetKVTokens(now time.Duration, n int)             {}
-func (e *Engine) Stats() Stats                                     { return Stats{} }
-func (e *Engine) Cached(prompt []uint64, tokens int) int           { return 0 }
 func NewServer(o ServerOptions) *Server                            { return &Server{o: o} }
 func (s *Server) Run(ctx context.Context) error                    { return nil }
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {}

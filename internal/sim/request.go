@@ -65,21 +65,24 @@ type state struct {
 	engine   *Engine
 	phase    phase
 	aborting bool // leaves at the end of the step under way
-	started  bool // was admitted before: Cached is already known
+	started  bool // was admitted before: Cached is known
 
-	computed  int   // tokens whose KV is in blocks; for a decoding request as of joined
-	generated int   // output tokens; for a decoding request as of joined
-	joined    int64 // decode counter of the engine at which it began to decode
-	finishes  int64 // decode counter at which its last token comes
-	blocks    []int32
+	computed   int   // tokens whose KV is in blocks; of a decoding request as of joined
+	generated  int   // output tokens; of a decoding request as of joined
+	joined     int64 // engine's count of steps when it began to decode
+	finishes   int64 // engine's count of steps when its last token comes
+	order      int64 // place among all admissions
+	blocks     []int32
+	registered int           // leading blocks that are findable
+	lastToken  time.Duration // of a request that was preempted
 
-	prev, next *Request // running list, oldest first
-	heapAt     int      // position in the engine's heap of finishes
-	bucketAt   int      // position in its bucket of block boundaries
-	bucket     int
-	watchAt    int           // position among the requests that want tokens
-	lastToken  time.Duration // of a request that was preempted or has just begun to decode
+	prev, next *Request // in the waiting or the running list
+	heapAt     int      // place in the engine's heap of ends, while decoding
+	bucket     int      // phase of the engine at which its last block is full, while decoding
 }
+
+// tokens returns how many tokens must be computed before the next one can be generated.
+func (r *Request) tokens() int { return r.PromptTokens + r.generated }
 
 // Block returns the chained hash of the i-th complete block of prompt and output together. bt is the engine's block size in
 // tokens. A caller that does not know the real tokens builds the prompt of the next turn from these.
@@ -96,6 +99,15 @@ func (r *Request) Block(i, bt int) uint64 {
 		parent = r.Prompt[n-1]
 	}
 	return deriveBlock(parent, r.OutputSeed, i)
+}
+
+// Chain appends to dst the hashes of the complete blocks of the prompt and the first n output tokens: the beginning of a next turn
+// that continues this one.
+func (r *Request) Chain(dst []uint64, n, bt int) []uint64 {
+	for i := range (r.PromptTokens + n) / bt {
+		dst = append(dst, r.Block(i, bt))
+	}
+	return dst
 }
 
 // deriveBlock makes up the hash of the i-th block of an answer. It mixes like splitmix64, so that seeds that differ by one give
