@@ -18,8 +18,4 @@ func NewFleet(ls []net.Listener, o ServerOptions) *Fleet           { return &Fle
 func (f *Fleet) Run(ctx context.Context) error                     { return nil }
 func (f *Fleet) Servers() []*Server                                { return f.servers }
 
-type TokenID uint64
 
-func AppendTokens(dst []TokenID, text string) []TokenID                                { return dst }
-func AppendText(dst []byte, tokens []TokenID) []byte                                   { return dst }
-func BlockChain(dst []uint64, tokens []TokenID, blockTokens int, salt uint64) []uint64 { return dst }
