@@ -1,0 +1,106 @@
+package proxy
+
+import (
+	"github.com/warmroute/warmroute/internal/dialect"
+	"github.com/warmroute/warmroute/internal/fleet"
+	"github.com/warmroute/warmroute/internal/index"
+	"github.com/warmroute/warmroute/internal/prompt"
+	"github.com/warmroute/warmroute/internal/upstream"
+)
+
+// ending is how an attempt ended of which the client has got, or gets, the
+// answer.
+type ending struct {
+	fault  *upstream.Fault // nil: well
+	usage  dialect.Usage
+	tokens int // contents counted
+	answer prompt.Message
+	joins  bool // the answer is what the instance holds behind the prompt
+}
+
+// conclude ends the attempt: the lease goes back, the books are made, and what
+// the answer has taught is learned. Only the first call counts.
+func (a *attempt) conclude(e ending) {
+	if a.released {
+		return
+	}
+	if e.fault == nil {
+		a.release(fleet.Outcome{Result: fleet.Served})
+	} else {
+		a.release(resultOf(e.fault))
+	}
+	a.account(e)
+	a.x.ended(e.fault)
+	if !a.first {
+		a.takeBack()
+		return
+	}
+	if e.fault == nil {
+		a.learn(e)
+	}
+	a.remember(e)
+}
+
+// account writes the tokens into the record.
+func (a *attempt) account(e ending) {
+	r := &a.x.rec
+	r.OutputTokens = e.tokens
+	if e.usage.HasUsage {
+		r.UsageKnown = true
+		r.PromptTokens, r.OutputTokens = e.usage.Prompt, e.usage.Output
+	}
+	r.CachedTokens, r.CachedKnown = a.x.desk.lessons.cached(a.instance.ID(), e.usage)
+}
+
+// learn takes what a good answer has taught about the model and the instance.
+func (a *attempt) learn(e ending) {
+	x := a.x
+	r := &x.rec
+	if x.text && r.UsageKnown {
+		x.desk.lessons.learnRatio(x.promptBytes, r.PromptTokens)
+	}
+	if !x.order.indexed {
+		return
+	}
+	x.desk.lessons.learnOutput(r.OutputTokens)
+	if r.CachedKnown && x.single {
+		x.g.deps.Index.Learn(&x.order.seat.placement, index.TokenReport(r.CachedTokens, r.PromptTokens, x.promptBytes, x.g.deps.BlockBytes))
+	}
+}
+
+// remember tells the index what the instance holds now: the prompt, and behind
+// it the answer, so that the next turn of a conversation matches it too.
+func (a *attempt) remember(e ending) {
+	x := a.x
+	if a.settled || !x.order.indexed {
+		return
+	}
+	a.settled = true
+	if e.joins {
+		prompt.WriteAnswer(x.hasher, e.answer)
+	}
+	x.g.deps.Index.Finish(&x.order.seat.placement, x.hasher.Chain())
+}
+
+// ended writes into the record how the request ended.
+func (x *exchange) ended(f *upstream.Fault) {
+	r := &x.rec
+	r.Status = x.out.seen()
+	if f == nil {
+		return
+	}
+	r.Class, r.Cause, r.Detail = f.Class, f.Reason, f.Detail
+	if f.Class == upstream.ClientGone {
+		r.Status = StatusClientGone
+	}
+}
+
+// unread is the end of a client that has stopped reading.
+var unread = upstream.NewFault(upstream.ClientGone, "unread", "the client does not read, or its connection broke")
+
+// truncated is a fault after a part of the answer has reached the client.
+func truncated(f *upstream.Fault) *upstream.Fault {
+	t := *f
+	t.Class = upstream.Truncated
+	return &t
+}

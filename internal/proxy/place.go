@@ -1,0 +1,319 @@
+package proxy
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/warmroute/warmroute/internal/fleet"
+	"github.com/warmroute/warmroute/internal/index"
+	"github.com/warmroute/warmroute/internal/route"
+	"github.com/warmroute/warmroute/prefix"
+)
+
+// order is what is to be placed: one request, as often as it is tried.
+type order struct {
+	req     route.Request
+	rule    Rule
+	chain   prefix.Chain
+	perTok  float64 // canonical bytes per token of this prompt
+	indexed bool    // the index knows of such requests
+	thread  uint64  // Candidate.NameHash of the one instance that can go on; 0: any
+	since   time.Time
+	held    time.Duration       // waited so far
+	failed  []prefix.InstanceID // have failed this request
+	explain bool
+
+	seat seat // the outcome
+}
+
+// seat is the place that an order got.
+type seat struct {
+	lease     *fleet.Lease    // nil: none
+	placement index.Placement // in use when the order is indexed
+	decision  route.Decision
+	match     int // tokens believed to be cached there
+	best      int // tokens believed to be cached at the best instance
+	// scene is the candidates as they were, for the explanation; nil unless asked
+	// for.
+	scene []route.Candidate
+}
+
+// desk places the requests of one pool. Match, choice, acquisition and the note
+// in the index are one step under its lock, so that each request of a burst sees
+// those before it.
+type desk struct {
+	// Set once by newDesk.
+	g       *Gateway
+	pool    *fleet.Pool
+	kick    chan struct{} // holds a token when the fleet has changed
+	lessons lessons
+
+	waiting atomic.Int32 // len of hall
+
+	mu         sync.Mutex // guards below; taken before Instance.mu and the index's lock
+	hall       route.Hall[*waiter]
+	candidates []route.Candidate
+	held       []index.Held
+}
+
+func newDesk(g *Gateway, p *fleet.Pool) *desk {
+	return &desk{g: g, pool: p, kick: make(chan struct{}, 1)}
+}
+
+// waiter is a held request.
+type waiter struct {
+	order  *order
+	until  time.Time
+	ready  chan struct{} // closed when the order has its seat
+	ticket *route.Held[*waiter]
+}
+
+// recheck is how often a held request looks by itself. What frees an instance
+// wakes the desk; this is for what only time brings, such as the end of a pause.
+const recheck = 500 * time.Millisecond
+
+// maxOffers bounds the work of one wake-up: those in front come first, and the
+// rest is looked at when there is more room.
+const maxOffers = 128
+
+// place finds the order a seat and waits for one when it should. Without a seat,
+// order.seat says why.
+func (d *desk) place(ctx context.Context, o *order) {
+	for {
+		w := d.step(o)
+		if w == nil {
+			return
+		}
+		from := time.Now()
+		d.wait(ctx, w)
+		o.held += time.Since(from)
+		d.leave(w)
+		if o.seat.lease != nil || ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// step chooses for the order. It returns nil when that is final, with or without
+// a seat, and the waiter in the hall when the order is held.
+func (d *desk) step(o *order) *waiter {
+	now := time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.chooseLocked(o, now)
+	until := d.holdUntil(o)
+	if o.seat.lease != nil || !now.Before(until) || d.hall.Len() >= d.g.cfg.QueueLength {
+		d.settleLocked(o, now)
+		return nil
+	}
+	w := &waiter{order: o, until: until, ready: make(chan struct{})}
+	w.ticket = d.hall.Add(w, o.since, d.prefillLocked(o), until)
+	d.countLocked()
+	return w
+}
+
+// leave takes the waiter out of the hall, if nobody else has.
+func (d *desk) leave(w *waiter) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hall.Remove(w.ticket)
+	d.countLocked()
+}
+
+// wait blocks until the waiter has a seat, its time is up or its client is gone.
+func (d *desk) wait(ctx context.Context, w *waiter) {
+	timer := time.NewTimer(min(recheck, time.Until(w.until)))
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.ready:
+			return
+		case <-ctx.Done():
+			return
+		case <-d.kick:
+			d.wake(time.Now())
+		case <-timer.C:
+			now := time.Now()
+			if !now.Before(w.until) {
+				return
+			}
+			d.wake(now)
+			timer.Reset(min(recheck, w.until.Sub(now)))
+		}
+	}
+}
+
+// holdUntil is until when the order may be held, by what was decided about it;
+// the past when it is not to be held.
+func (d *desk) holdUntil(o *order) time.Time {
+	switch dec := &o.seat.decision; {
+	case dec.Index < 0 && dec.Reason == route.AllFull:
+		return o.since.Add(d.g.cfg.QueueTime)
+	case dec.Index >= 0 && dec.Hold:
+		return o.since.Add(o.rule.MaxHold)
+	}
+	return time.Time{}
+}
+
+// settleLocked takes what there is for an order that is not held any longer: the
+// instance that would have been best a moment later, or none.
+func (d *desk) settleLocked(o *order, now time.Time) {
+	if dec := &o.seat.decision; o.seat.lease == nil && dec.Index >= 0 && dec.Hold {
+		dec.Hold = false
+		d.takeLocked(o, now)
+	}
+}
+
+// chooseLocked lets the policy choose and takes the seat, if it is not to be
+// held.
+func (d *desk) chooseLocked(o *order, now time.Time) {
+	o.req.Now, o.req.Waited = now, now.Sub(o.since)
+	o.req.MaxHold = o.rule.MaxHold
+	if o.rule.MaxHold <= 0 {
+		o.req.MaxHold = -1
+	}
+	d.candidates = d.pool.Candidates(d.candidates[:0], now)
+	d.matchLocked(o)
+	d.restrictLocked(o)
+	for {
+		o.seat.decision = o.rule.Policy.Choose(&o.req, d.candidates)
+		dec := &o.seat.decision
+		if dec.Index < 0 || dec.Hold || d.takeLocked(o, now) {
+			break
+		}
+		// Somebody else took the last place since the snapshot: choose again. Each
+		// turn excludes one more candidate, so this ends.
+		d.candidates[dec.Index].Excluded = route.Full
+	}
+	if o.explain {
+		o.seat.scene = append(o.seat.scene[:0], d.candidates...)
+	}
+}
+
+// matchLocked writes into each candidate what it holds of the prompt, in tokens.
+func (d *desk) matchLocked(o *order) {
+	o.seat.best = 0
+	if !o.indexed || len(o.chain) == 0 {
+		return
+	}
+	clear(d.held)
+	d.held = d.g.deps.Index.Match(o.chain, d.held)
+	perBlock := float64(d.g.deps.BlockBytes) / o.perTok
+	for i := range d.candidates {
+		c := &d.candidates[i]
+		if int(c.ID) >= len(d.held) {
+			continue
+		}
+		h := d.held[c.ID]
+		c.Match = min(int(float64(h.Resident)*perBlock), o.req.Tokens)
+		c.Known = min(int(float64(h.Known)*perBlock), o.req.Tokens)
+		o.seat.best = max(o.seat.best, c.Match)
+	}
+}
+
+// restrictLocked excludes those that have failed the request, and, when one
+// alone can go on with the conversation, the others.
+func (d *desk) restrictLocked(o *order) {
+	for i := range d.candidates {
+		c := &d.candidates[i]
+		for _, id := range o.failed {
+			if c.ID == id {
+				c.Excluded = route.Failed
+			}
+		}
+		if o.thread != 0 && c.NameHash == o.thread && c.Excluded == route.Eligible {
+			d.candidates = append(d.candidates[:0], *c)
+			return
+		}
+	}
+}
+
+// takeLocked acquires the chosen instance and reports whether it could.
+func (d *desk) takeLocked(o *order, now time.Time) bool {
+	c := &d.candidates[o.seat.decision.Index]
+	charge := fleet.Charge{Uncached: max(o.req.Tokens-c.Match, 1), Prompt: o.req.Tokens, Output: o.req.Output}
+	lease, ok := d.pool.Acquire(c.ID, charge, now)
+	if !ok {
+		return false
+	}
+	o.seat.lease, o.seat.match = lease, c.Match
+	if o.indexed {
+		d.g.deps.Index.Place(c.ID, o.chain, &o.seat.placement)
+	}
+	return true
+}
+
+// prefillLocked is the expected prefill of the order where it would go to.
+func (d *desk) prefillLocked(o *order) time.Duration {
+	i := max(o.seat.decision.Index, 0)
+	if i >= len(d.candidates) {
+		return 0
+	}
+	c := &d.candidates[i]
+	n, u := float64(o.req.Tokens), float64(max(o.req.Tokens-c.Match, 1))
+	return time.Duration(u * (c.Speed.PrefillToken + c.Speed.PrefillQuad*(n-u/2)) * float64(time.Second))
+}
+
+// wake offers held requests what there is now.
+func (d *desk) wake(now time.Time) {
+	if d.waiting.Load() == 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.offerLocked(now)
+}
+
+// release gives a lease back. While others wait, that is one step with the offer
+// to them, or a newcomer would get the place that they wait for.
+func (d *desk) release(l *fleet.Lease, o fleet.Outcome) {
+	now := time.Now()
+	if d.waiting.Load() == 0 {
+		l.Release(now, o)
+	} else {
+		d.releaseAndOffer(l, o, now)
+	}
+	d.g.wake(now)
+}
+
+func (d *desk) releaseAndOffer(l *fleet.Lease, o fleet.Outcome, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l.Release(now, o)
+	d.offerLocked(now)
+}
+
+func (d *desk) offerLocked(now time.Time) {
+	offers := 0
+	d.hall.Each(func(w *waiter) bool {
+		if offers++; offers > maxOffers {
+			return false
+		}
+		d.chooseLocked(w.order, now)
+		if w.order.seat.lease == nil {
+			return false
+		}
+		close(w.ready)
+		return true
+	})
+	d.countLocked()
+}
+
+// countLocked brings the counters of held requests up to date.
+func (d *desk) countLocked() {
+	n := int32(d.hall.Len())
+	d.g.waiting.Add(int64(n - d.waiting.Swap(n)))
+}
+
+// nudge lets one held request wake the desk. It never blocks.
+func (d *desk) nudge() {
+	if d.waiting.Load() == 0 {
+		return
+	}
+	select {
+	case d.kick <- struct{}{}:
+	default:
+	}
+}
