@@ -35,12 +35,10 @@ func MediaRef(url string) string {
 // MediaData names media that came as bare base64. Text that is no base64 is
 // named by its own hash.
 func MediaData(data string) string {
-	enc := base64.StdEncoding
-	if len(data)%4 != 0 {
-		enc = base64.RawStdEncoding
-	}
+	// Clients pad or do not; the decoder passes over line ends.
+	bare := strings.TrimRight(data, "=\r\n")
 	sum := sha256.New()
-	if _, err := io.Copy(sum, base64.NewDecoder(enc, strings.NewReader(data))); err != nil {
+	if _, err := io.Copy(sum, base64.NewDecoder(base64.RawStdEncoding, strings.NewReader(bare))); err != nil {
 		return contentRef(data)
 	}
 	return contentPrefix + hex.EncodeToString(sum.Sum(nil))

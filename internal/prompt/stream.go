@@ -188,8 +188,9 @@ func writeTokens(w Writer, ids []int) {
 			continue
 		}
 		// Seven bits a byte: no byte can be a mark.
-		b := [4]byte{byte(id & 0x7F), byte(id >> 7 & 0x7F), byte(id >> 14 & 0x7F), byte(id >> 21)}
-		_, _ = w.Write(b[:])
+		for shift := 0; shift < 28; shift += 7 {
+			_ = w.WriteByte(byte(id >> shift & 0x7F))
+		}
 	}
 }
 
