@@ -48,8 +48,12 @@ type exit int
 // that it started has stopped; cancelling ctx asks for that.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
 	defer func() {
-		if e, ok := recover().(exit); ok {
-			code = int(e)
+		switch p := recover().(type) {
+		case nil:
+		case exit:
+			code = int(p)
+		default:
+			panic(p)
 		}
 	}()
 	env := &Env{Ctx: ctx, Stdout: stdout, Stderr: stderr}

@@ -94,9 +94,16 @@ type Log struct {
 type Routing struct {
 	// Policy is the policy of the pools that name none. Default "cost".
 	Policy string `yaml:"policy"`
+	// HashChars is how many Unicode characters of the prompt make the key of
+	// prefix_hash and prefix_hash_bounded. Longer keys tell more prompts apart
+	// and bring fewer of them together. Default 100.
+	HashChars int `yaml:"hash_chars"`
 
 	route.Config `yaml:",inline"`
 }
+
+// maxHashChars is the longest prefix that SageMaker's PREFIX_AWARE routing takes.
+const maxHashChars = 65536
 
 // notes says of keys what neither their type nor their name does, by type and
 // key.
@@ -122,7 +129,7 @@ func Default() Config {
 		Admin:    Admin{Listen: "127.0.0.1:9091"},
 		Log:      Log{Level: "info", Format: "text", Access: true},
 		Proxy:    proxy.Default(),
-		Routing:  Routing{Policy: route.Cost, Config: route.Default()},
+		Routing:  Routing{Policy: route.Cost, HashChars: 100, Config: route.Default()},
 		Cache:    index.Default(),
 		Fleet:    fleet.Default(),
 		Upstream: upstream.Default(),
@@ -134,6 +141,9 @@ func (c *Config) Validate() []error {
 	faults := append(c.Server.validate(), c.Admin.validate()...)
 	if c.Admin.Listen != "" && sameAddress(c.Server.Listen, c.Admin.Listen) {
 		faults = append(faults, fmt.Errorf("server.listen: %s is taken by admin.listen, %s; they need two ports", c.Server.Listen, c.Admin.Listen))
+	}
+	if n := c.Routing.HashChars; n < 1 || n > maxHashChars {
+		faults = append(faults, fmt.Errorf("routing.hash_chars: %d; want 1 to %d", n, maxHashChars))
 	}
 	for _, s := range []struct {
 		name   string
@@ -251,4 +261,14 @@ func (c *Config) Files() []string { return slices.Clone(c.files) }
 
 // Secrets lists the values that must not be shown, for the last sieve before a
 // log. Never write them anywhere.
-func (c *Config) Secrets() []string { return slices.Clone(c.secrets) }
+func (c *Config) Secrets() []string {
+	secrets := slices.Clone(c.secrets)
+	for _, p := range c.Pools {
+		for _, in := range append(slices.Clone(p.Instances), p.Defaults) {
+			secrets = append(secrets, in.APIKey.Reveal())
+		}
+	}
+	secrets = append(secrets, c.Admin.Token.Reveal())
+	slices.Sort(secrets)
+	return slices.DeleteFunc(slices.Compact(secrets), func(s string) bool { return s == "" })
+}

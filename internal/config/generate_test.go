@@ -1,21 +1,17 @@
 package config
 
 import (
-	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
 	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/invopop/jsonschema"
-)
 
-var update = flag.Bool("update", false, "write schema.json, docs/configuration.md and golden files instead of comparing with them")
+	"github.com/warmroute/warmroute/internal/testkit"
+)
 
 const module = "github.com/warmroute/warmroute"
 
@@ -349,15 +345,11 @@ pools:
 `
 
 func TestSchemaIsCurrent(t *testing.T) {
-	got := generateSchema(t, newDescriber(t))
-	golden(t, "schema.json", got)
-	if !*update && !bytes.Equal(got, Schema()) {
-		t.Error("the embedded schema is not the committed one")
-	}
+	testkit.Golden(t, "../schema.json", generateSchema(t, newDescriber(t)))
 }
 
 func TestDocs(t *testing.T) {
-	golden(t, "../../docs/configuration.md", generateDocs(newDescriber(t)))
+	testkit.Golden(t, "../../../docs/configuration.md", generateDocs(newDescriber(t)))
 }
 
 func TestKeysHaveComments(t *testing.T) {
@@ -369,21 +361,4 @@ func TestKeysHaveComments(t *testing.T) {
 			}
 		}
 	})
-}
-
-// golden compares got with a committed file, or writes it.
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s is stale; run with -update if that is meant (-file +now):\n%s", path, diff)
-	}
 }

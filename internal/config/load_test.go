@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/warmroute/warmroute/internal/fleet"
+	"github.com/warmroute/warmroute/internal/testkit"
 )
 
 // testWorld is what references in testdata are resolved in.
@@ -61,7 +62,7 @@ func TestBadFiles(t *testing.T) {
 			t.Errorf("%s: loads; want faults", path)
 			continue
 		}
-		golden(t, strings.TrimSuffix(path, ".yml")+".txt", []byte(err.Error()+"\n"))
+		testkit.Golden(t, strings.TrimSuffix(filepath.Base(path), ".yml")+".txt", []byte(err.Error()+"\n"))
 		faults, ok := errors.AsType[Faults](err)
 		if !ok {
 			t.Errorf("%s: error is %T; want Faults", path, err)
@@ -240,7 +241,7 @@ func TestDumpGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "testdata/full.dump.txt", text)
+	testkit.Golden(t, "full.dump.txt", text)
 }
 
 // A secret that stands for itself, as in a configuration made of flags, is

@@ -42,7 +42,7 @@ type Metrics struct {
 
 	sources atomic.Pointer[Sources]            // read by the collector
 	models  atomic.Pointer[map[string]*series] // immutable; replaced under growing
-	growing sync.Mutex                         // one KnowModels at a time
+	growing sync.Mutex                         // one Know at a time
 
 	mu       sync.Mutex     // guards below
 	inFlight map[string]int // by the name given to Started; no zeros
@@ -59,7 +59,7 @@ type series struct {
 // Request is what one ended request adds. The zero value of a field adds
 // nothing, except where the comment says otherwise.
 type Request struct {
-	Model    string // as the client named it or as the pool is called
+	Model    string // as the client named it: the same as in Started
 	Kind     string // chat, completions, ...
 	Class    string // served, or the fault class of the last attempt
 	Code     int    // HTTP status that the client saw, 499 when it had left
@@ -159,23 +159,32 @@ func (m *Metrics) newSeries(model string) *series {
 	}
 }
 
-// KnowModels adds names to the models that have series of their own; every
-// other name is [Other]. A name stays known for good: its counters must not
-// jump when the configuration drops it and takes it back.
-func (m *Metrics) KnowModels(names ...string) {
+// Know gives a model series of its own, which its aliases share; every other
+// name is [Other]. A model stays known for good: its counters must not jump
+// when the configuration drops it and takes it back.
+func (m *Metrics) Know(model string, aliases ...string) {
 	m.growing.Lock()
 	defer m.growing.Unlock()
-	old := *m.models.Load()
-	grown := maps.Clone(old)
-	for _, name := range names {
-		if _, ok := grown[name]; ok || name == "" || len(grown) > maxModels {
-			continue
-		}
-		grown[name] = m.newSeries(strings.ToValidUTF8(name, "\uFFFD"))
+	grown := maps.Clone(*m.models.Load())
+	if model == "" || len(grown)+1+len(aliases) > maxModels {
+		return
 	}
-	if len(grown) > len(old) {
-		m.models.Store(&grown)
+	label := strings.ToValidUTF8(model, "\uFFFD")
+	s := grown[model]
+	if s == nil || s.label != label { // new, or the alias of another until now
+		s = m.newSeries(label)
 	}
+	grown[model] = s
+	for _, alias := range aliases {
+		grown[alias] = s
+	}
+	m.models.Store(&grown)
+}
+
+// Knows reports whether a name has series of its own.
+func (m *Metrics) Knows(model string) bool {
+	_, ok := (*m.models.Load())[model]
+	return ok
 }
 
 func (m *Metrics) model(name string) *series {

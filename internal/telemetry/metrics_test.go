@@ -2,11 +2,9 @@ package telemetry
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-)
 
-var update = flag.Bool("update", false, "write docs/metrics.md instead of comparing with it")
+	"github.com/warmroute/warmroute/internal/testkit"
+)
 
 // gather returns every series of reg as name{label="value",...}.
 func gather(t *testing.T, reg *prometheus.Registry) map[string]*dto.Metric {
@@ -71,7 +69,7 @@ func diff(t *testing.T, reg *prometheus.Registry, want map[string]float64) {
 func TestEnded(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
-	m.KnowModels("llama")
+	m.Know("llama")
 	m.Started("llama")
 	m.Started("llama")
 	m.Ended(Request{
@@ -114,7 +112,8 @@ func TestEnded(t *testing.T) {
 func TestModelNamesAreBounded(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
-	m.KnowModels("llama", "qwen")
+	m.Know("llama", "gpt-4o")
+	m.Know("qwen")
 	serve := func(model string) {
 		m.Started(model)
 		m.Gap(model, time.Millisecond)
@@ -170,21 +169,39 @@ func TestInFlightSurvivesNewModels(t *testing.T) {
 	m := New(reg)
 	m.Started("late")
 	diff(t, reg, map[string]float64{`warmroute_in_flight{model="other"}`: 1})
-	m.KnowModels("late")
+	m.Know("late")
 	diff(t, reg, map[string]float64{`warmroute_in_flight{model="other"}`: 0, `warmroute_in_flight{model="late"}`: 1})
 	m.Ended(Request{Model: "late", Kind: "chat", Class: "served", Code: 200})
 	diff(t, reg, map[string]float64{`warmroute_in_flight{model="other"}`: 0, `warmroute_in_flight{model="late"}`: 0})
 }
 
-func TestKnowModelsKeepsCounters(t *testing.T) {
+func TestAliasesShareSeries(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := New(reg)
+	m.Know("llama", "gpt-4o", "small")
+	m.Ended(Request{Model: "gpt-4o", PromptTokens: 1})
+	m.Ended(Request{Model: "llama", PromptTokens: 2})
+	m.Know("small") // is a model of its own from now on
+	m.Ended(Request{Model: "small", PromptTokens: 4})
+	diff(t, reg, map[string]float64{
+		`warmroute_prompt_tokens_total{model="llama"}`:  3,
+		`warmroute_prompt_tokens_total{model="small"}`:  4,
+		`warmroute_prompt_tokens_total{model="gpt-4o"}`: math.NaN(),
+	})
+	if !m.Knows("gpt-4o") || m.Knows("gpt-5") {
+		t.Error("Knows is wrong about an alias or a stranger")
+	}
+}
+
+func TestKnowKeepsCounters(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
 	series := `warmroute_prompt_tokens_total{model="llama"}`
 	for range 3 {
-		m.KnowModels("llama")
+		m.Know("llama")
 		m.Started("llama")
 		m.Ended(Request{Model: "llama", PromptTokens: 5})
-		m.KnowModels("qwen") // llama is no longer named
+		m.Know("qwen") // llama is no longer named
 	}
 	diff(t, reg, map[string]float64{series: 15})
 }
@@ -192,7 +209,7 @@ func TestKnowModelsKeepsCounters(t *testing.T) {
 func TestForget(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
-	m.KnowModels("llama")
+	m.Know("llama")
 	for i := range 3 * maxInstances {
 		name := fmt.Sprint("10.0.0.", i)
 		m.Ended(Request{Model: "llama", Instance: name, CachedKnown: true, PromptTokens: 10, CachedTokens: 1})
@@ -247,7 +264,7 @@ func TestConcurrentUse(t *testing.T) {
 		wg.Go(func() {
 			for i := range 200 {
 				name := fmt.Sprint("m", (w+i)%5)
-				m.KnowModels(name)
+				m.Know(name)
 				m.Started(name)
 				m.Gap(name, time.Millisecond)
 				m.Ended(Request{Model: name, Instance: name, Kind: "chat", Class: "served", Code: 200})
@@ -276,19 +293,7 @@ func TestDocs(t *testing.T) {
 	if err := m.WriteDocs(&got); err != nil {
 		t.Fatal(err)
 	}
-	const path = "../../docs/metrics.md"
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), got.String()); d != "" {
-		t.Errorf("%s is stale; run this test with -update (-file +code):\n%s", path, d)
-	}
+	testkit.Golden(t, "../../../docs/metrics.md", got.Bytes())
 }
 
 // Every metric is documented, and no metric that is documented is missing.
@@ -324,7 +329,7 @@ func TestDocsAreComplete(t *testing.T) {
 
 func BenchmarkEnded(b *testing.B) {
 	m := New(prometheus.NewRegistry())
-	m.KnowModels("llama")
+	m.Know("llama")
 	r := Request{
 		Model: "llama", Kind: "chat", Class: "served", Code: 200, Instance: "a", TTFT: time.Millisecond, E2E: time.Second,
 		PromptTokens: 1000, CachedKnown: true, CachedTokens: 900, OutputTokens: 10,
@@ -338,7 +343,7 @@ func BenchmarkEnded(b *testing.B) {
 
 func BenchmarkGap(b *testing.B) {
 	m := New(prometheus.NewRegistry())
-	m.KnowModels("llama")
+	m.Know("llama")
 	b.ReportAllocs()
 	for b.Loop() {
 		m.Gap("llama", 20*time.Millisecond)
@@ -347,7 +352,7 @@ func BenchmarkGap(b *testing.B) {
 
 func TestGapAllocatesNothing(t *testing.T) {
 	m := New(prometheus.NewRegistry())
-	m.KnowModels("llama")
+	m.Know("llama")
 	m.Gap("llama", 20*time.Millisecond)
 	if n := testing.AllocsPerRun(100, func() { m.Gap("llama", 20*time.Millisecond) }); n != 0 {
 		t.Errorf("Gap allocates %v times; want 0: it runs for every token", n)
