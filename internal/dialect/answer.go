@@ -16,7 +16,7 @@ type Answer struct {
 	Fault    *Error         // what went wrong, when the body tells of a failure in spite of its status
 }
 
-var errNoObject = errors.New("not a JSON object")
+var errNoObject = errors.New("body is no JSON object")
 
 // ParseAnswer reads the body of an answer of kind k with a status of success.
 // The error means that it is no answer at all: not JSON, or cut off.
@@ -38,7 +38,7 @@ func parseAnswer(k Kind, body []byte) (Answer, error) {
 	}
 	r.d.finish()
 	if r.d.fault.set {
-		return Answer{}, jsonError(body, r.d.fault)
+		return Answer{}, errors.New("body " + r.d.fault.describe(body))
 	}
 	return r.result(), nil
 }

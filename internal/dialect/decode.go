@@ -3,8 +3,6 @@ package dialect
 import (
 	"fmt"
 	"net/http"
-	"strconv"
-	"unicode/utf8"
 
 	"github.com/warmroute/warmroute/internal/prompt"
 )
@@ -342,18 +340,11 @@ func badRequest(code, param, message string) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Code: code, Param: param, Message: message}
 }
 
-// jsonError says where body stops being JSON.
+// jsonError says where the request body stops being JSON.
 func jsonError(body []byte, f fault) *Error {
+	code := "invalid_json"
 	if f.want == deeper {
-		return badRequest("json_too_deep", "", fmt.Sprintf("The request body nests deeper than %d levels at byte %d.", maxDepth, f.at))
+		code = "json_too_deep"
 	}
-	if f.at >= len(body) {
-		return badRequest("invalid_json", "", fmt.Sprintf("The request body is not valid JSON: it ends at byte %d where %s should follow.", len(body), f.want))
-	}
-	got, n := utf8.DecodeRune(body[f.at:])
-	shown := strconv.QuoteRune(got)
-	if got == utf8.RuneError && n == 1 {
-		shown = fmt.Sprintf("byte 0x%02x", body[f.at])
-	}
-	return badRequest("invalid_json", "", fmt.Sprintf("The request body is not valid JSON: %s at byte %d where %s should be.", shown, f.at, f.want))
+	return badRequest(code, "", "The request body "+f.describe(body)+".")
 }

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/bits"
 	"strconv"
 	"unicode/utf16"
@@ -38,10 +39,26 @@ type fault struct {
 	want string // what would be right there
 }
 
+// describe says what is wrong with body, in words that follow its name.
+func (f fault) describe(body []byte) string {
+	if f.want == deeper {
+		return fmt.Sprintf("nests deeper than %d levels at byte %d", maxDepth, f.at)
+	}
+	if f.at >= len(body) {
+		return fmt.Sprintf("is not valid JSON: it ends at byte %d where %s should follow", len(body), f.want)
+	}
+	r, n := utf8.DecodeRune(body[f.at:])
+	got := strconv.QuoteRune(r)
+	if r == utf8.RuneError && n == 1 {
+		got = fmt.Sprintf("0x%02x", body[f.at])
+	}
+	return fmt.Sprintf("is not valid JSON: %s at byte %d where %s should be", got, f.at, f.want)
+}
+
 // reset makes the cursor ready for b. Strings read before are lost.
 func (c *cursor) reset(b []byte) {
 	*c = cursor{b: b, arena: c.arena[:0]}
-	if cap(c.arena) < len(b) {
+	if cap(c.arena) < len(b) || cap(c.arena) > keepSize {
 		c.arena = nil
 	}
 }
@@ -381,8 +398,9 @@ func (c *cursor) skipString() {
 			c.i = i + 1
 			return
 		case i < len(c.b) && c.b[i] == '\\':
-			_, i = c.escape(i)
-			if c.fault.set {
+			if i+1 < len(c.b) && escapes[c.b[i+1]] != 0 {
+				i += 2
+			} else if _, i = c.unicode(i); c.fault.set {
 				return
 			}
 		default:
@@ -405,20 +423,26 @@ func (c *cursor) str() string {
 		// Unescaping never lengthens, so what is left of the document is room enough.
 		c.arena = make([]byte, 0, len(c.b)-from)
 	}
-	start := len(c.arena)
+	a := c.arena // held apart: each store to the cursor would tell the collector
+	start := len(a)
 	for {
-		c.arena = append(c.arena, c.b[from:i]...)
+		a = append(a, c.b[from:i]...)
 		switch {
 		case i < len(c.b) && c.b[i] == '"':
 			c.i = i + 1
-			return view(c.arena[start:])
+			c.arena = a
+			return view(a[start:])
 		case i < len(c.b) && c.b[i] == '\\':
-			var r rune
-			r, from = c.escape(i)
-			if c.fault.set {
-				return ""
+			if i+1 < len(c.b) && escapes[c.b[i+1]] != 0 {
+				a = append(a, escapes[c.b[i+1]])
+				from = i + 2
+			} else {
+				var r rune
+				if r, from = c.unicode(i); c.fault.set {
+					return ""
+				}
+				a = utf8.AppendRune(a, r)
 			}
-			c.arena = utf8.AppendRune(c.arena, r)
 			i = plain(c.b, from)
 		default:
 			c.fail(i, "the string's end")
@@ -427,35 +451,18 @@ func (c *cursor) str() string {
 	}
 }
 
-// escape reads the escape whose backslash is at i and returns the character
-// and the offset behind it. Half a surrogate pair is U+FFFD.
-func (c *cursor) escape(i int) (rune, int) {
-	if i+1 >= len(c.b) {
-		c.fail(len(c.b), "an escape")
-		return 0, i
-	}
-	switch ch := c.b[i+1]; ch {
-	case '"', '\\', '/':
-		return rune(ch), i + 2
-	case 'n':
-		return '\n', i + 2
-	case 't':
-		return '\t', i + 2
-	case 'r':
-		return '\r', i + 2
-	case 'b':
-		return '\b', i + 2
-	case 'f':
-		return '\f', i + 2
-	case 'u':
-		return c.unicode(i)
-	}
-	c.fail(i+1, "an escape")
-	return 0, i
+// escapes holds what the escapes of two bytes stand for.
+var escapes = [256]byte{
+	'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t',
 }
 
-// unicode reads the \uXXXX at i, and the one behind it when they are a pair.
+// unicode reads the \uXXXX at i, and the one behind it when they are a pair. It
+// returns the character and the offset behind it. Half a pair is U+FFFD.
 func (c *cursor) unicode(i int) (rune, int) {
+	if i+1 >= len(c.b) || c.b[i+1] != 'u' {
+		c.fail(min(i+1, len(c.b)), "an escape")
+		return 0, i
+	}
 	r, at := hex4(c.b, i+2)
 	if at >= 0 {
 		c.fail(at, "a hexadecimal digit")

@@ -6,7 +6,9 @@ import "github.com/warmroute/warmroute/internal/prompt"
 // nothing. The parts go to d.parts.
 func (d *decoder) content() {
 	if s, ok := d.text(); ok {
-		d.addText(s)
+		if s != "" {
+			d.addText(s)
+		}
 		return
 	}
 	switch d.peek() {

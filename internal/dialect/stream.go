@@ -122,6 +122,9 @@ func (s *Stream) classify(ev *event, name []byte) Class {
 	usage := ev.counts.usage()
 	s.usage.merge(usage)
 	if fault := ev.fault.result(false); fault != nil {
+		if fault.Type == "" && ev.kind != "error" {
+			fault.Type = keep(ev.kind)
+		}
 		return s.failed(fault)
 	}
 	if s.kind == Responses {

@@ -156,12 +156,22 @@ func writeParts(w Writer, parts []Part) {
 		case ToolCall:
 			frame(w, markCall, p.Name)
 			put(w, markArguments)
-			compact(w, p.Text)
+			writeArguments(w, p.Text)
 		case Unknown:
 			put(w, markUnknown)
 			compact(w, p.Text)
 		}
 	}
+}
+
+// writeArguments writes what a call gives its tool: JSON, or of a custom tool
+// any text.
+func writeArguments(w Writer, s string) {
+	if bare := strings.TrimLeft(s, " \n\t\r"); bare != "" && (bare[0] == '{' || bare[0] == '[') {
+		compact(w, s)
+		return
+	}
+	text(w, s)
 }
 
 func writeText(w Writer, parts []Part, i int) {
