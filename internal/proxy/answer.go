@@ -87,7 +87,7 @@ func (a *attempt) whole(resp *http.Response, body []byte, e ending) {
 	})
 	x.rec.Status = x.out.seen()
 	if x.out.write(body) != nil {
-		x.ended(unread)
+		x.ended(x.goneFault())
 	}
 }
 
@@ -163,12 +163,9 @@ func (a *attempt) pass(resp *http.Response, head []byte) *upstream.Fault {
 	}
 	// No dialect is spoken here in which an error could be told.
 	x.cut = true
-	f := unread
-	switch {
-	case x.ctx.Err() != nil:
-		f = contextFault(x.ctx)
-	case upstream.FaultOf(err) != nil:
-		f = truncated(upstream.FaultOf(err))
+	f := x.goneFault()
+	if broken := upstream.FaultOf(err); broken != nil && x.ctx.Err() == nil {
+		f = truncated(broken)
 	}
 	a.conclude(ending{fault: f})
 	return nil

@@ -19,6 +19,9 @@ import (
 // prompts must not pin their memory.
 const maxPooledBody = 4 << 20
 
+// maxTrusted is how long a body is believed to be before it is there.
+const maxTrusted = 1 << 20
+
 var bodies = sync.Pool{New: func() any { return new(payload) }}
 
 // payload is a request body in a pooled buffer. A transport may still be reading
@@ -99,8 +102,9 @@ func readBody(p *payload, r *http.Request, limit int64) error {
 			return tooLarge(limit)
 		}
 		if r.ContentLength > 0 {
-			// One more than the length, so that the end is seen without growing.
-			p.buf.Grow(int(r.ContentLength) + bytes.MinRead)
+			// Some more than the length, so that the end is seen without growing. A
+			// length alone must not take much memory.
+			p.buf.Grow(int(min(r.ContentLength, maxTrusted)) + bytes.MinRead)
 		}
 	case "gzip", "x-gzip":
 		// The packed size needs a bound of its own: gzip members may be empty.

@@ -95,6 +95,13 @@ func (c *client) seen() int {
 	return c.status
 }
 
+// failure is the error of the first write that failed.
+func (c *client) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
 // trailer sets a header that comes behind the body, if it was announced.
 func (c *client) trailer(name, value string) {
 	c.mu.Lock()

@@ -1,6 +1,9 @@
 package proxy
 
 import (
+	"errors"
+	"os"
+
 	"github.com/warmroute/warmroute/internal/dialect"
 	"github.com/warmroute/warmroute/internal/fleet"
 	"github.com/warmroute/warmroute/internal/index"
@@ -95,8 +98,17 @@ func (x *exchange) ended(f *upstream.Fault) {
 	}
 }
 
-// unread is the end of a client that has stopped reading.
-var unread = upstream.NewFault(upstream.ClientGone, "unread", "the client does not read, or its connection broke")
+// goneFault says how the client was lost. A write that timed out is asked first,
+// because it calls the request off like a client that has left.
+func (x *exchange) goneFault() *upstream.Fault {
+	if errors.Is(x.out.failure(), os.ErrDeadlineExceeded) {
+		return upstream.NewFault(upstream.ClientGone, "unread", "the client did not read within write_timeout")
+	}
+	if x.ctx.Err() != nil {
+		return contextFault(x.ctx)
+	}
+	return upstream.NewFault(upstream.ClientGone, "canceled", "the client's connection broke")
+}
 
 // truncated is a fault after a part of the answer has reached the client.
 func truncated(f *upstream.Fault) *upstream.Fault {

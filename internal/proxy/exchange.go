@@ -99,7 +99,8 @@ func (x *exchange) finish(r *refusal) {
 	}
 	x.rec.Class, x.rec.Cause, x.rec.Detail = r.class, r.cause, r.detail
 	if r.class == upstream.ClientGone {
-		x.rec.Status = StatusClientGone
+		// Without the cut the server would send an empty answer of success.
+		x.rec.Status, x.cut = StatusClientGone, true
 		return
 	}
 	x.rec.Status = r.public.Status
@@ -195,10 +196,11 @@ func (x *exchange) refuseBody(err error) *refusal {
 	_, corrupt := errors.AsType[flate.CorruptInputError](err)
 	packed := x.r.Header.Get("Content-Encoding") != ""
 	switch {
-	case x.r.Context().Err() != nil:
-		return gone()
+	// Asked first, because the server calls a request off that it cannot read.
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return refuse(&dialect.Error{Status: http.StatusRequestTimeout, Type: invalidRequest, Code: "request_timeout", Message: "The body did not arrive in time."})
+	case x.r.Context().Err() != nil:
+		return gone()
 	case corrupt, errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum), packed && errors.Is(err, io.ErrUnexpectedEOF):
 		return refuse(&dialect.Error{Status: http.StatusBadRequest, Type: invalidRequest, Code: "invalid_encoding", Message: "The body is not valid gzip."})
 	}

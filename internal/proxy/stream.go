@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -93,7 +94,11 @@ func mend(ev *dialect.Event) bool {
 	if string(ev.Data) != "[DONE]" && !gjson.ValidBytes(ev.Data) {
 		return false
 	}
-	ev.Raw = append(append([]byte(nil), ev.Raw...), "\n\n"...)
+	raw := append([]byte(nil), ev.Raw...)
+	if !bytes.HasSuffix(raw, []byte("\n")) {
+		raw = append(raw, '\n')
+	}
+	ev.Raw = append(raw, '\n')
 	return true
 }
 
@@ -150,7 +155,7 @@ func (s *stream) done(marker []byte) {
 		marker = append(s.x.explanationComment(), marker...)
 	}
 	if s.x.out.event(marker) != nil {
-		s.x.ended(unread)
+		s.x.ended(s.x.goneFault())
 		return
 	}
 	s.x.sendTrailer()
@@ -210,7 +215,7 @@ func (s *stream) eof(err error) *upstream.Fault {
 func (s *stream) unmarked() *upstream.Fault {
 	s.conclude(s.ending(nil))
 	if s.x.explain && s.x.out.event(s.x.explanationComment()) != nil {
-		s.x.ended(unread)
+		s.x.ended(s.x.goneFault())
 		return nil
 	}
 	s.x.sendTrailer()
@@ -240,10 +245,7 @@ var incomplete = &dialect.Error{
 
 // clientGone ends a stream whose client has left or does not read.
 func (s *stream) clientGone() *upstream.Fault {
-	f := unread
-	if s.x.ctx.Err() != nil {
-		f = contextFault(s.x.ctx)
-	}
+	f := s.x.goneFault()
 	if !s.held.over {
 		return s.failed(f)
 	}
