@@ -106,7 +106,12 @@ func rankFilter(rank *int, name string) keep {
 }
 
 // count is a gauge of requests; engines write them as floats.
-func count(v float64, _ bool) int { return int(min(max(v, 0), math.MaxInt32)) }
+func count(v float64, _ bool) int {
+	if !(v > 0) { // NaN included
+		return 0
+	}
+	return int(min(v, math.MaxInt32))
+}
 
 // vllm reads the names of V1 and, after them, those of V0 and early V1. With
 // several ranks behind one address their capacities add up.

@@ -269,12 +269,17 @@ func (in *Instance) leaveLocked(l *Lease, now time.Time) {
 	}
 }
 
-// judgeLocked tells breaker, limit and counters how a request ended.
+// judgeLocked tells breaker, limit and counters how a request ended. An unknown
+// result counts as a transient fault. What died with an earlier process says
+// nothing about this one.
 func (in *Instance) judgeLocked(l *Lease, now time.Time, o Outcome) {
 	if o.Result == 0 || o.Result >= results {
 		o.Result = TransientFault
 	}
 	in.counts[o.Result]++
+	if l.epoch != in.epoch {
+		return
+	}
 	switch o.Result {
 	case Served:
 		if !l.first {

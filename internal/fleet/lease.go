@@ -91,7 +91,9 @@ func (l *Lease) FirstToken(now time.Time) {
 func (l *Lease) firstLocked(now time.Time) {
 	l.first = true
 	l.in.ledger.FirstToken(now, &l.ticket)
-	l.in.breaker.success(now, l.how)
+	if l.epoch == l.in.epoch {
+		l.in.breaker.success(now, l.how)
+	}
 	l.how = ordinary // what happens to it later is like any other request's
 	l.in.progress = now
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -230,9 +231,7 @@ func (e *Engine) serveScript(w http.ResponseWriter, r *http.Request) {
 		breakConn(w)
 		return
 	}
-	for name, values := range act.Header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), act.Header)
 	var asked struct {
 		Stream  bool `json:"stream"`
 		Options struct {
