@@ -14,7 +14,6 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := cli.Main(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	os.Exit(cli.Main(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }

@@ -1,10 +1,11 @@
 // Package cli is the composition root: it turns a command line into running
 // parts. Nothing imports it but cmd/warmroute.
 //
-// Reading order: cli.go (the grammar and Main), serve.go (the story of a
-// gateway's life, from flags to exit), gateway.go (which parts there are and
-// how they are wired), reload.go, admin.go, access.go, snapshot.go; then the
-// small commands, one file each.
+// Reading order: cli.go (the grammar and Main), serve.go (from flags
+// to a configuration), gateway.go (which parts there are and how they are
+// wired), server.go (the story of a gateway's life: listen, serve, drain, stop),
+// reload.go, rules.go, recorder.go, admin.go, snapshot.go, log.go; then the small
+// commands, one file each.
 package cli
 
 import (
@@ -33,6 +34,9 @@ type Env struct {
 
 // root is the grammar of the command line: a field is a command.
 type root struct {
+	Serve   ServeCmd   `cmd:"" help:"Run the gateway."`
+	Sim     SimCmd     `cmd:"" help:"Run simulated engines, to try the gateway without a GPU."`
+	Config  ConfigCmd  `cmd:"" help:"Check, print or describe the configuration file."`
 	Version VersionCmd `cmd:"" help:"Print the version and exit."`
 }
 

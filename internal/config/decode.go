@@ -256,7 +256,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, p place) {
 		return
 	}
 	if p.note.secret {
-		d.hide(t.value, minSecret)
+		d.hide(t.value)
 		if _, ok := d.origins[p.path]; !ok && t.value != "" {
 			d.fault(n, p.path, "a secret in the file itself; write ${env:NAME} or ${file:PATH}")
 			return
@@ -286,25 +286,16 @@ func (d *decoder) resolved(n *yaml.Node, p place) (text, bool) {
 		return text{out.text, tag}, true
 	}
 	for _, v := range out.values {
-		d.hide(v, minReferenced)
+		d.hide(v)
 	}
 	d.files = append(d.files, out.files...)
 	d.origins[p.path] = n.Value
 	return text{value: out.text}, true
 }
 
-// hide keeps a value out of everything that is shown. Very short ones are
-// numbers and switches: hiding every 1 would garble messages and protect
-// nothing.
-func (d *decoder) hide(secret string, shortest int) {
-	if len(secret) >= shortest && !slices.Contains(d.secrets, secret) {
+// hide keeps a value out of everything that is shown.
+func (d *decoder) hide(secret string) {
+	if len(secret) >= minSecret && !slices.Contains(d.secrets, secret) {
 		d.secrets = append(d.secrets, secret)
 	}
 }
-
-// The shortest values that are hidden: of keys that hold secrets, and of
-// references elsewhere, which are often host names and numbers.
-const (
-	minSecret     = 3
-	minReferenced = 6
-)

@@ -2,12 +2,15 @@ package config
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -109,7 +112,7 @@ func (d *decoder) syntax(err error) Faults {
 // redacted is the faults in order, with each known secret masked: a validator
 // may have quoted a value that holds one.
 func (d *decoder) redacted() Faults {
-	mask := masker(d.secrets)
+	mask := Mask(d.secrets)
 	for i := range d.faults {
 		d.faults[i].Message = mask.Replace(d.faults[i].Message)
 	}
@@ -119,14 +122,28 @@ func (d *decoder) redacted() Faults {
 // masked stands for a secret wherever a configuration is shown.
 const masked = "********"
 
-// masker replaces secrets in text, longer ones first, so that a secret that is
-// part of another does not leave the rest of it behind.
-func masker(secrets []string) *strings.Replacer {
-	secrets = slices.Clone(secrets)
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
-	var pairs []string
+// minSecret is the shortest value that is masked. Shorter ones are numbers,
+// switches and words such as "none" and "EMPTY", which engines without
+// authentication are given for a key: masking them garbles and protects nothing.
+const minSecret = 6
+
+// Mask returns a replacer that puts asterisks for secrets, as they are and as
+// quoting makes them. Longer ones come first, so that a secret that is part of
+// another does not leave the rest of it behind.
+func Mask(secrets []string) *strings.Replacer {
+	var forms []string
 	for _, s := range secrets {
-		pairs = append(pairs, s, masked)
+		if len(s) < minSecret {
+			continue
+		}
+		quoted := strconv.Quote(s)
+		json, _ := json.Marshal(s) // text always marshals
+		forms = append(forms, s, quoted[1:len(quoted)-1], string(json[1:len(json)-1]), url.QueryEscape(s))
+	}
+	slices.SortFunc(forms, func(a, b string) int { return len(b) - len(a) })
+	var pairs []string
+	for _, form := range forms {
+		pairs = append(pairs, form, masked)
 	}
 	return strings.NewReplacer(pairs...)
 }

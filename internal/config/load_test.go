@@ -281,6 +281,34 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+func TestMask(t *testing.T) {
+	f := func(in, want string, secrets ...string) {
+		t.Helper()
+		if got := Mask(secrets).Replace(in); got != want {
+			t.Errorf("Mask(%q).Replace(%q) = %q; want %q", secrets, in, got, want)
+		}
+	}
+	f("a secret-1 b", "a ******** b", "secret-1")
+	f("secret-10 secret-1", "******** ********", "secret-1", "secret-10")
+	f(`{"v":"say \"hi\" \u003cnow\u003e"}`, `{"v":"********"}`, `say "hi" <now>`)
+	f("?k=a%2Fb%2Bc%3D%3D", "?k=********", "a/b+c==")
+	f("EMPTY none", "EMPTY none", "EMPTY", "none", "")
+	f("nothing to do", "nothing to do")
+}
+
+func TestSecrets(t *testing.T) {
+	cfg, err := parse(t, "testdata/full.good.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(cfg.Secrets(), " ")
+	for _, want := range []string{"planted-admin-token", "planted-vendor-key", "planted-file-key"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("secrets = %q; want %s among them", got, want)
+		}
+	}
+}
+
 func TestDiff(t *testing.T) {
 	const before = `
 server: {grace: 5m}

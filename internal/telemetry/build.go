@@ -116,7 +116,7 @@ sum by (model) (rate(warmroute_cached_predicted_tokens_total[5m])) / sum by (mod
 - *Available* is low: prompts have little in common; look for a timestamp or a UUID near the beginning.
 - *Available* is high, *predicted* is low: the warm instances are busy; add capacity or look at the breakers.
 - *Predicted* is high, *actual* is low: engines evict earlier than believed, or were flushed; see
-  ` + "`warmroute_instance_learned_capacity_tokens` and `warmroute_instance_flushes_total`" + `.
+  ` + "`warmroute_instance_capacity_blocks` and `warmroute_instance_flushes_total`" + `.
 
 Share of requests that failed for a reason that is not the client's:
 

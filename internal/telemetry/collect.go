@@ -14,8 +14,8 @@ type Sources struct {
 	Instances func(yield func(Instance) bool)
 	// Index returns the state of the index.
 	Index func() Index
-	// Held yields, by model, how many requests wait for room.
-	Held func(yield func(model string, n int) bool)
+	// Held returns how many requests wait for room.
+	Held func() int
 }
 
 // Instance is the state of one instance as the gateway sees it.
@@ -30,28 +30,29 @@ type Instance struct {
 	PrefillSeconds float64 // learned seconds per prompt token
 	DecodeSeconds  float64 // learned seconds per decode step
 
-	CapacityTokens float64 // learned retention; zero: not learned yet
-	ResidentBlocks int     // blocks believed to be there
-	KnownBlocks    int     // with those believed to be evicted
+	CapacityBlocks float64 // learned or told size of the cache; zero: not known yet
+	ResidentBlocks int64   // blocks believed to be there
+	KnownBlocks    int64   // with those believed to be evicted
 	Flushes        uint64  // restarts and flushes noticed
 }
 
 // Index is the state of the index.
 type Index struct {
 	Bytes, LimitBytes int64
-	Blocks, Runs      int
+	Blocks, Runs      int64
+	Forgotten         uint64 // runs dropped to stay below the limit
 }
 
 // collector turns Sources into metrics at scrape time.
 type collector struct {
 	of *Metrics
 
-	running, state, breaker              *prometheus.Desc
-	inFlight, streaming, queued          *prometheus.Desc
-	prefill, decode                      *prometheus.Desc
-	capacity, resident, known, flushes   *prometheus.Desc
-	held                                 *prometheus.Desc
-	indexBytes, indexLimit, blocks, runs *prometheus.Desc
+	running, state, breaker                         *prometheus.Desc
+	inFlight, streaming, queued                     *prometheus.Desc
+	prefill, decode                                 *prometheus.Desc
+	capacity, resident, known, flushes              *prometheus.Desc
+	held                                            *prometheus.Desc
+	indexBytes, indexLimit, blocks, runs, forgotten *prometheus.Desc
 }
 
 func newCollector(b *builder, m *Metrics) *collector {
@@ -65,15 +66,16 @@ func newCollector(b *builder, m *Metrics) *collector {
 	c.queued = b.desc("gauge", "instance_queued_tokens", "Uncached prompt tokens sent to the instance and not past their first token.", of...)
 	c.prefill = b.desc("gauge", "instance_prefill_seconds_per_token", "Learned speed of prefill.", of...)
 	c.decode = b.desc("gauge", "instance_decode_step_seconds", "Learned time of one decode step at the present load.", of...)
-	c.capacity = b.desc("gauge", "instance_learned_capacity_tokens", "Learned retention of the instance's KV cache (theta): prompts whose last use is fewer tokens ago are believed to be there. 0 until something was seen to be evicted.", of...)
+	c.capacity = b.desc("gauge", "instance_capacity_blocks", "Learned (or told) size of the instance's KV cache (theta), in blocks of `cache.block_bytes`: what was used fewer blocks ago is believed to be there. 0 while unknown.", of...)
 	c.resident = b.desc("gauge", "instance_resident_blocks", "Blocks that the instance is believed to hold.", of...)
 	c.known = b.desc("gauge", "instance_known_blocks", "Those and the ones believed to be evicted, kept for learning.", of...)
 	c.flushes = b.desc("counter", "instance_flushes_total", "Restarts and flushes of the instance's cache that were noticed.", of...)
-	c.held = b.desc("gauge", "queue_length", "Requests held because no instance had room.", "model")
+	c.held = b.desc("gauge", "queue_length", "Requests held because no instance had room.")
 	c.indexBytes = b.desc("gauge", "index_bytes", "Memory that the index uses.")
 	c.indexLimit = b.desc("gauge", "index_limit_bytes", "Memory that the index may use (`cache.memory`).")
 	c.blocks = b.desc("gauge", "index_blocks", "Blocks in the index, each counted once however many instances hold it.")
 	c.runs = b.desc("gauge", "index_runs", "Runs of blocks in the index.")
+	c.forgotten = b.desc("counter", "index_forgotten_runs_total", "Runs of blocks dropped to stay below `cache.memory`.")
 	return c
 }
 
@@ -81,7 +83,7 @@ func newCollector(b *builder, m *Metrics) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.running, c.state, c.breaker, c.inFlight, c.streaming, c.queued, c.prefill, c.decode, c.capacity,
-		c.resident, c.known, c.flushes, c.held, c.indexBytes, c.indexLimit, c.blocks, c.runs,
+		c.resident, c.known, c.flushes, c.held, c.indexBytes, c.indexLimit, c.blocks, c.runs, c.forgotten,
 	} {
 		ch <- d
 	}
@@ -103,13 +105,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		c.collectInstances(ch, src.Instances)
 	}
 	if src.Held != nil {
-		sums := make(map[string]int)
-		for model, n := range src.Held {
-			sums[model] += n
-		}
-		for model, n := range sums {
-			gauge(c.held, float64(n), model)
-		}
+		gauge(c.held, float64(src.Held()))
 	}
 	if src.Index != nil {
 		x := src.Index()
@@ -117,6 +113,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.indexLimit, float64(x.LimitBytes))
 		gauge(c.blocks, float64(x.Blocks))
 		gauge(c.runs, float64(x.Runs))
+		ch <- prometheus.MustNewConstMetric(c.forgotten, prometheus.CounterValue, float64(x.Forgotten))
 	}
 }
 
@@ -141,7 +138,7 @@ func (c *collector) collectInstances(ch chan<- prometheus.Metric, instances func
 			{c.queued, float64(in.QueuedTokens)},
 			{c.prefill, in.PrefillSeconds},
 			{c.decode, in.DecodeSeconds},
-			{c.capacity, in.CapacityTokens},
+			{c.capacity, in.CapacityBlocks},
 			{c.resident, float64(in.ResidentBlocks)},
 			{c.known, float64(in.KnownBlocks)},
 		} {

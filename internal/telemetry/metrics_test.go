@@ -234,25 +234,24 @@ func TestSources(t *testing.T) {
 	m := New(reg)
 	m.Read(Sources{
 		Instances: func(yield func(Instance) bool) {
-			in := Instance{Name: "a\xff", Model: "llama", State: "ready", Breaker: "open", InFlight: 3, QueuedTokens: 9, CapacityTokens: 1e6, Flushes: 2}
+			in := Instance{Name: "a\xff", Model: "llama", State: "ready", Breaker: "open", InFlight: 3, QueuedTokens: 9, CapacityBlocks: 1e6, Flushes: 2}
 			_ = yield(in) && yield(in) // the second would fail the scrape
 		},
 		Index: func() Index { return Index{Bytes: 10, LimitBytes: 20, Blocks: 3, Runs: 1} },
-		Held:  func(yield func(string, int) bool) { _ = yield("llama", 2) && yield("llama", 3) },
+		Held:  func() int { return 5 },
 	})
 	diff(t, reg, map[string]float64{
 		"warmroute_instance_in_flight{instance=\"a\uFFFD\",model=\"llama\"}":                         3,
 		"warmroute_instance_breaker_state{instance=\"a\uFFFD\",model=\"llama\",state=\"open\"}":      1,
 		"warmroute_instance_breaker_state{instance=\"a\uFFFD\",model=\"llama\",state=\"half_open\"}": 0,
 		"warmroute_instance_flushes_total{instance=\"a\uFFFD\",model=\"llama\"}":                     2,
-		`warmroute_index_bytes{}`:                10,
-		`warmroute_queue_length{model="llama"}`:  5,
-		`warmroute_in_flight{model="other"}`:     0,
-		`warmroute_index_limit_bytes{}`:          20,
-		`warmroute_instance_up{instance="a"}`:    math.NaN(),
-		`warmroute_index_runs{}`:                 1,
-		`warmroute_index_blocks{}`:               3,
-		`warmroute_queue_length{model="absent"}`: math.NaN(),
+		`warmroute_index_bytes{}`:             10,
+		`warmroute_queue_length{}`:            5,
+		`warmroute_in_flight{model="other"}`:  0,
+		`warmroute_index_limit_bytes{}`:       20,
+		`warmroute_instance_up{instance="a"}`: math.NaN(),
+		`warmroute_index_runs{}`:              1,
+		`warmroute_index_blocks{}`:            3,
 	})
 }
 
@@ -309,7 +308,7 @@ func TestDocsAreComplete(t *testing.T) {
 	m.Read(Sources{
 		Instances: func(yield func(Instance) bool) { yield(Instance{Name: "a"}) },
 		Index:     func() Index { return Index{} },
-		Held:      func(yield func(string, int) bool) { yield("x", 1) },
+		Held:      func() int { return 1 },
 	})
 	var got []string
 	for name := range gather(t, reg) {
