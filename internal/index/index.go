@@ -34,19 +34,20 @@ type Index struct {
 
 // instance is what the index keeps of one instance. Index.mu guards it.
 type instance struct {
-	number int
-	id     prefix.InstanceID
-	name   string
-	joined bool   // false: loaded from a snapshot, or leaving
-	left   bool   // its placements mean nothing any more
-	uid    uint32 // never used twice, changed by a flush: names the instance's content in a snapshot
-	epoch  uint32 // changed when touches are renumbered: older placements can't be taken back
-	since  uint32 // touches before it were flushed
-	stack  stack
-	learn  learner
-	held   int64 // blocks known
-	used   int   // blocks believed to be resident, forgotten ones included
-	counts counts
+	number  int
+	id      prefix.InstanceID
+	name    string
+	joined  bool   // false: loaded from a snapshot, or leaving
+	left    bool   // its placements mean nothing any more
+	uid     uint32 // never used twice, changed by a flush: names the instance's content in a snapshot
+	epoch   uint32 // changed when touches are renumbered: older placements can't be taken back
+	since   uint32 // touches before it were flushed
+	noticed uint32 // the next touch when a report showed the last flush
+	stack   stack
+	learn   learner
+	held    int64 // blocks known
+	used    int   // blocks believed to be resident, forgotten ones included
+	counts  counts
 }
 
 // edge is where an instance's residency ends: blocks with a newer touch than seq are resident, those of seq itself above depth.
@@ -346,43 +347,73 @@ func (x *Index) Match(c prefix.Chain, dst []Held) []Held {
 	dst = slices.Grow(dst[:0], len(x.byID))[:len(x.byID)]
 	clear(dst)
 	t := &x.tree
-	parent := ref(0)
-	for depth := 0; depth < len(c); {
-		at := t.lookup(parent, c[depth])
+	s := step{} // the deepest run of the chain
+	for end := 0; end < len(c); {
+		at := t.lookup(s.at, c[end])
 		if at == 0 {
 			break
 		}
 		r := t.run(at)
-		m := t.common(r, c[depth:])
-		x.matchRun(r, depth, m, dst)
-		depth += m
-		if m < r.len() {
+		s = step{at, end, t.common(r, c[end:])}
+		end += s.n
+		if s.n < r.len() {
 			break
 		}
-		parent = at
+	}
+	m := matcher{x: x, dst: dst}
+	for s.at != 0 {
+		r := t.run(s.at)
+		if r.count() > m.settled {
+			m.run(r, s)
+		}
+		if s.at = r.parent(); s.at != 0 {
+			s.n = t.run(s.at).len()
+			s.depth -= s.n
+		}
 	}
 	return dst
 }
 
-// matchRun enters the holders of a run whose first m blocks the chain has at depth.
-func (x *Index) matchRun(r *run, depth, m int, dst []Held) {
-	edges := x.edges
-	for _, w := range x.tree.holdersOf(r) {
+// matcher goes over the runs of a chain from its end to its beginning. Who holds a run holds all runs above it, so a run with no more
+// holders than were settled below has nothing to add.
+type matcher struct {
+	x       *Index
+	dst     []Held
+	settled int                       // instances whose Held is final
+	is      [MaxInstances / 64]uint64 // which they are, a bit for each number
+}
+
+// run enters the holders of a run.
+func (m *matcher) run(r *run, s step) {
+	edges := m.x.edges
+	for _, w := range m.x.tree.holdersOf(r) {
 		h := holder(w)
-		e := &edges[h.inst()]
-		if uint64(e.id) >= uint64(len(dst)) {
+		n := h.inst()
+		if m.is[n/64&(len(m.is)-1)]>>(n%64)&1 != 0 {
 			continue
 		}
-		d := &dst[e.id]
-		n := int32(depth + min(m, h.len()))
-		d.Known = n
+		e := &edges[n]
+		if uint64(e.id) >= uint64(len(m.dst)) {
+			m.settle(n) // has not joined
+			continue
+		}
+		d := &m.dst[e.id]
+		end := int32(s.depth + min(s.n, h.len()))
+		d.Known = max(d.Known, end)
 		switch touch := h.touch(); {
 		case touch > e.seq:
-			d.Resident = n
-		case touch == e.seq && e.depth > uint32(depth):
-			d.Resident = min(n, int32(e.depth))
+			d.Resident = end
+			m.settle(n)
+		case touch == e.seq && int(e.depth) > s.depth:
+			d.Resident = min(end, int32(e.depth))
+			m.settle(n)
 		}
 	}
+}
+
+func (m *matcher) settle(n int) {
+	m.settled++
+	m.is[n/64&(len(m.is)-1)] |= 1 << (n % 64)
 }
 
 // renumberLocked numbers an instance's touches anew, from 1. It is needed once in four billion touches.
@@ -406,7 +437,7 @@ func (x *Index) renumberLocked(in *instance) {
 	if since == 0 {
 		since = next
 	}
-	in.since, s.next = since, next
+	in.since, in.noticed, s.next = since, next, next
 	in.epoch++
 	x.settleLocked(in)
 }

@@ -63,6 +63,9 @@ func (x *Index) learnLocking(p *Placement, r Report) bool {
 		return false // what was believed then was flushed since
 	}
 	alive, dead, seq := p.evidence(r, in.since)
+	if p.seq < in.noticed {
+		dead = 0 // it was sent in ignorance of the flush, to which its misses are due
+	}
 	if in.learn.observe(alive, dead) {
 		// A dead block's touch and everything older is gone. When not even the first blocks were there, so is all that was
 		// touched before this request.
@@ -70,6 +73,7 @@ func (x *Index) learnLocking(p *Placement, r Report) bool {
 			seq = p.seq - 1
 		}
 		x.flushLocked(in, seq+1)
+		in.noticed = in.stack.next
 		return true
 	}
 	x.settleLocked(in)
@@ -108,7 +112,7 @@ const unknown = math.MaxInt32
 type learner struct {
 	told     int     // what SetCapacity said
 	capacity float64 // 0: unknown
-	proven   float64 // largest need that was alive, since the last doubt
+	proven   float64 // largest need that was alive since the last flush, as far as the capacity allows
 	doubt    float64 // need of the young block whose death was taken for a flush, while nothing as old was alive since
 }
 
@@ -119,8 +123,12 @@ const (
 	// farGain is the same for a bound further away than far, which noise does not explain.
 	farGain = 0.6
 	far     = 1.3
-	// young is the share of the capacity below which a dead block is a sign of a flush rather than of a smaller capacity.
-	young = 0.25
+	// A dead block is a sign of a flush rather than of a smaller capacity when it needed less than this share of what was seen alive
+	// since capacity last fell, or less than the second share of the capacity, which may be as wrong as its source.
+	young     = 0.45
+	veryYoung = 0.2
+	// margin is how far above the capacity a block may have been alive once capacity has fallen below that.
+	margin = 1.2
 )
 
 // tell sets what is known of the capacity from outside, and reports whether that is news.
@@ -155,28 +163,19 @@ func (l *learner) observe(alive, dead int) (flushed bool) {
 	if dead == 0 {
 		return false
 	}
-	most := l.capacity
-	if most == 0 {
-		most = l.proven
-	}
-	if high < young*most {
-		if l.doubt == 0 {
-			l.doubt, l.proven = high, 0
-			return true
-		}
-		// Flushed again and nothing so old was alive in between: then it is the capacity.
-		if l.capacity == 0 {
-			l.capacity = most
-		}
-		l.capacity = max(high, l.capacity/2)
-		return false
-	}
-	switch {
+	switch flush := high < max(young*l.proven, veryYoung*l.capacity); {
+	case flush && l.doubt == 0:
+		l.doubt, l.proven = high, 0
+		return true
+	case flush:
+		// Nothing so old was alive since the last flush: then it is the capacity.
+		l.capacity = max(high, max(l.capacity, l.proven)/2)
 	case l.capacity == 0:
 		l.capacity = high
 	case high < l.capacity:
 		l.capacity -= l.step(l.capacity/high) * (l.capacity - high)
 	}
+	l.proven = min(l.proven, margin*l.capacity)
 	return false
 }
 

@@ -16,12 +16,13 @@ type model struct {
 }
 
 type modelInstance struct {
-	blocks map[prefix.Block]modelBlock
-	next   uint32
-	since  uint32
-	learn  learner
-	left   bool
-	needed map[prefix.Block]int // kept by needs until a block changes
+	blocks  map[prefix.Block]modelBlock
+	next    uint32
+	since   uint32
+	noticed uint32
+	learn   learner
+	left    bool
+	needed  map[prefix.Block]int // kept by needs until a block changes
 }
 
 type modelBlock struct {
@@ -200,11 +201,15 @@ func (p *modelPlacement) learn(r Report) {
 			break
 		}
 	}
+	if p.seq < p.in.noticed {
+		dead = 0
+	}
 	if p.in.learn.observe(alive, dead) {
 		if r.CachedBlocks <= r.slack() {
 			seq = p.seq - 1
 		}
 		p.in.flush(seq + 1)
+		p.in.noticed = p.in.next
 	}
 }
 

@@ -29,7 +29,7 @@ func (s *slot) setTail(t ref)      { setHigh(&s[0], uint32(t)) }
 func (s *slot) weight() int        { return int(s[1] & maxChain) }
 func (s *slot) setWeight(n int)    { s[1] = s[1]&^maxChain | uint64(min(max(n, 0), maxChain)) }
 func (s *slot) end() int           { return int(s[1] >> 24 & maxChain) }
-func (s *slot) setEnd(n int)       { s[1] = s[1]&^(maxChain<<24) | uint64(n)<<24 }
+func (s *slot) setEnd(n int)       { s[1] = s[1]&^(maxChain<<24) | uint64(min(n, maxChain))<<24 }
 func (s *slot) pins() int          { return int(s[1] >> 48) }
 func (s *slot) setPins(n int)      { s[1] = s[1]&^(maxPins<<48) | uint64(n)<<48 }
 func (s *slot) idle() bool         { return s.tail() == 0 && s.pins() == 0 }
