@@ -56,7 +56,7 @@ type answerReader struct {
 func (r *answerReader) member(key string) {
 	d := &r.d
 	switch key {
-	case "error", "object", "message", "code", "param":
+	case "error", "object", "message", "type", "code", "param":
 		r.fault.member(&d.cursor, key)
 	case "choices":
 		for range d.elements {

@@ -19,9 +19,9 @@ type collector struct {
 
 // call is a tool call in the making.
 type call struct {
-	index     int
-	id, name  string
-	arguments []byte
+	index           int
+	id              string
+	name, arguments []byte
 }
 
 // callPiece is one delta of a tool call. Its strings belong to the event.
@@ -75,7 +75,7 @@ func (c *collector) addCall(p callPiece) {
 	if p.id != "" {
 		to.id = strings.Clone(p.id)
 	}
-	to.name += p.name
+	to.name = append(to.name, p.name...)
 	to.arguments = append(to.arguments, p.arguments...)
 }
 
@@ -130,7 +130,7 @@ func (c *collector) message(k Kind) (prompt.Message, bool) {
 	}
 	for i := range c.calls {
 		to := &c.calls[i]
-		m.Parts = append(m.Parts, prompt.Part{Kind: prompt.ToolCall, ID: to.id, Name: to.name, Text: string(to.arguments)})
+		m.Parts = append(m.Parts, prompt.Part{Kind: prompt.ToolCall, ID: to.id, Name: string(to.name), Text: string(to.arguments)})
 	}
 	return m, true
 }

@@ -229,7 +229,7 @@ func (r *Reader) rest() (Event, error) {
 
 func (r *Reader) tooLong() (Event, error) {
 	r.err = ErrEventTooLong
-	r.buf, r.from, r.pos = nil, 0, 0
+	r.buf, r.from, r.pos, r.lf, r.cr = nil, 0, 0, finder{}, finder{}
 	return Event{}, r.err
 }
 

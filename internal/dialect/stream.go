@@ -62,18 +62,21 @@ func (s *Stream) Observe(e Event) Class {
 	}
 	s.cur.reset(e.Data)
 	var ev event
-	if string(e.Name) == "error" {
-		ev.fault.object = true
-	}
+	isError := string(e.Name) == "error"
+	object := s.cur.peek() == '{'
 	for key := range s.cur.members {
 		s.member(&ev, key)
 	}
 	s.cur.finish()
-	if s.cur.fault.set && !ev.fault.object {
-		s.unknown++
-		return Held
+	switch {
+	case object && !s.cur.fault.set:
+		ev.fault.object = ev.fault.object || isError
+		return s.classify(&ev, e.Name)
+	case isError:
+		return s.failed(&Error{Message: keep(string(e.Data))})
 	}
-	return s.classify(&ev, e.Name)
+	s.unknown++
+	return Held
 }
 
 // event is what one event says.

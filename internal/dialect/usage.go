@@ -178,8 +178,7 @@ func (n *counts) usage() Usage {
 	output := first(n.output, n.generated, n.predicted, n.predictedN)
 	u.Output = output.n + n.thoughts.n
 	u.Reasoning = first(n.reasoning, n.thoughts).n
-	u.HasUsage = output.ok || n.thoughts.ok || cached.ok ||
-		n.prompt.ok || n.input.ok || n.miss.ok || n.evaluated.ok || n.promptN.ok || n.total.ok
+	u.HasUsage = first(output, cached, n.thoughts, n.reasoning, n.prompt, n.input, n.miss, n.cacheMade, n.evaluated, n.promptN, n.total).ok
 	return u
 }
 
