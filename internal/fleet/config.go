@@ -5,8 +5,6 @@ import (
 	"io"
 	"log/slog"
 	"time"
-
-	"github.com/warmroute/warmroute/internal/fleet/vitals"
 )
 
 // Config says how all instances are watched.
@@ -214,15 +212,15 @@ func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
 // Engine is a kind of inference server.
-type Engine = vitals.Engine
+type Engine string
 
 // The engines.
 const (
-	Auto     = vitals.Auto
-	VLLM     = vitals.VLLM
-	SGLang   = vitals.SGLang
-	LlamaCPP = vitals.LlamaCPP
-	OpenAI   = vitals.OpenAI
+	Auto     Engine = "auto"
+	VLLM     Engine = "vllm"
+	SGLang   Engine = "sglang"
+	LlamaCPP Engine = "llamacpp"
+	OpenAI   Engine = "openai"
 )
 
 // Engines lists the engines in the order of the documentation.

@@ -12,7 +12,7 @@
 //   - instance.go: one instance's state; breaker.go, limit.go: parts of it.
 //   - pool.go, lease.go: choosing and giving back.
 //   - probe.go, models.go: health and served models.
-//   - scrape.go: what engines say about themselves; package vitals reads it.
+//   - scrape.go, expo.go, engine.go: what engines say about themselves.
 //   - view.go: the state of everything, for people and metrics.
 //
 // Lock order: Fleet.mu, then Instance.mu. Nothing is sent, read or called back

@@ -8,12 +8,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/warmroute/warmroute/internal/fleet/vitals"
 	"github.com/warmroute/warmroute/internal/route"
 )
-
-// Facts is what an engine said about itself in one scrape.
-type Facts = vitals.Facts
 
 const (
 	metricsPath = "/metrics"
@@ -31,7 +27,10 @@ const (
 	startSlack = 1.0 // seconds
 )
 
-var errNoMetrics = errors.New("instance has no metrics")
+var (
+	errNoMetrics = errors.New("instance has no metrics")
+	errNoLoads   = errors.New("no load of this rank in the answer")
+)
 
 // scrapeState is what scrapes found. It is guarded by Instance.mu.
 type scrapeState struct {
@@ -156,21 +155,22 @@ func (s *scraper) read(ctx context.Context) (Facts, error) {
 }
 
 func (s *scraper) readPage(ctx context.Context, rank *int) (Facts, error) {
-	none := vitals.Unknown()
+	none := Facts{WaitingTokens: -1, KVUsed: -1, CachedTokens: -1}
 	if s.noPage {
 		return none, errNoMetrics
 	}
-	var page vitals.Page
-	status, err := s.in.fetch(ctx, metricsPath, s.f.cfg.Scrape.Timeout, s.f.cfg.Scrape.MaxBytes, func(status int, body io.Reader) (err error) {
-		if status == http.StatusOK {
-			page, _, err = vitals.Read(body)
+	var samples page
+	status, err := s.in.fetch(ctx, metricsPath, s.f.cfg.Scrape.Timeout, s.f.cfg.Scrape.MaxBytes, func(status int, body io.Reader) error {
+		if status != http.StatusOK {
+			return nil
 		}
+		_, err := readSamples(body, wantedMetric, func(m sample) { samples = append(samples, m) })
 		return err
 	})
 	if err != nil {
 		return none, err
 	}
-	if facts, ok := page.Facts(rank); status == http.StatusOK && ok {
+	if facts, ok := decode(samples, rank); status == http.StatusOK && ok {
 		return facts, nil
 	}
 	// Not remembered for good: SGLang's page is empty before its first request.
@@ -191,7 +191,7 @@ func (s *scraper) readLoads(ctx context.Context, facts *Facts, rank *int) error 
 		if status != http.StatusOK {
 			return nil
 		}
-		return facts.AddLoads(body, rank)
+		return facts.addLoads(body, rank)
 	})
 	switch {
 	case err != nil:
@@ -212,7 +212,7 @@ func (s *scraper) readProps(ctx context.Context, facts *Facts) {
 			if status != http.StatusOK {
 				return nil
 			}
-			return facts.AddProps(body)
+			return facts.addProps(body)
 		})
 		if err != nil {
 			return // asked again with the next scrape

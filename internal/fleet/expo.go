@@ -1,4 +1,4 @@
-package vitals
+package fleet
 
 import (
 	"bufio"
@@ -160,22 +160,14 @@ func readQuoted(b []byte) (value string, rest []byte, ok bool) {
 	return "", nil, false
 }
 
-// Page is the samples of one metrics page that are used here.
-type Page []sample
-
-// Read reads a metrics page in the Prometheus text format. It returns how many
-// lines it did not understand; an error means that the page was not read to its
-// end.
-func Read(r io.Reader) (p Page, skipped int, err error) {
-	skipped, err = readSamples(r, wantedMetric, func(s sample) { p = append(p, s) })
-	return p, skipped, err
-}
+// page is the wanted samples of one metrics page.
+type page []sample
 
 // keep is a filter over samples; nil keeps all.
 type keep func(sample) bool
 
 // sum adds up the samples under the first of the names that has any.
-func (p Page) sum(k keep, names ...string) (total float64, ok bool) {
+func (p page) sum(k keep, names ...string) (total float64, ok bool) {
 	for _, name := range names {
 		for _, s := range p {
 			if s.name == name && (k == nil || k(s)) && !math.IsNaN(s.value) {
@@ -190,7 +182,7 @@ func (p Page) sum(k keep, names ...string) (total float64, ok bool) {
 }
 
 // mean is the average of the samples under the first of the names that has any.
-func (p Page) mean(k keep, names ...string) (float64, bool) {
+func (p page) mean(k keep, names ...string) (float64, bool) {
 	for _, name := range names {
 		n := 0
 		total, ok := p.sum(func(s sample) bool {

@@ -1,40 +1,14 @@
-// Package vitals reads what engines say about themselves: the metrics pages of
-// vLLM, SGLang and llama.cpp in their old and new spellings, SGLang's /v1/loads
-// and llama.cpp's /props. It is pure; asking is the fleet's business.
-//
-// Reading order: expo.go (the text format), vitals.go (facts, and which names of
-// which engine they come from).
-package vitals
+package fleet
 
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
 	"strconv"
 	"strings"
 )
-
-// Engine is a kind of inference server.
-type Engine string
-
-// The engines.
-const (
-	Auto     Engine = "auto" // not known yet
-	VLLM     Engine = "vllm"
-	SGLang   Engine = "sglang"
-	LlamaCPP Engine = "llamacpp"
-	OpenAI   Engine = "openai" // any other server with that API
-)
-
-// ErrNoLoads says that an answer of /v1/loads holds nothing of the rank asked
-// for.
-var ErrNoLoads = errors.New("no load of this rank in the answer")
-
-// Unknown is the facts of an engine that said nothing.
-func Unknown() Facts { return Facts{WaitingTokens: -1, KVUsed: -1, CachedTokens: -1} }
 
 // Facts is what an engine said about itself in one scrape.
 type Facts struct {
@@ -89,7 +63,7 @@ func wantedMetric(name []byte) bool {
 }
 
 // engineOf tells the engine by the names of its metrics; "" when there are none.
-func engineOf(p Page) Engine {
+func engineOf(p page) Engine {
 	for _, s := range p {
 		switch {
 		case strings.HasPrefix(s.name, "vllm:"):
@@ -103,11 +77,10 @@ func engineOf(p Page) Engine {
 	return ""
 }
 
-// Facts reads the facts of a page. rank is the data-parallel rank that counts,
+// decode reads the facts of a page. rank is the data-parallel rank that counts,
 // nil when all do. ok is false when no engine is recognised.
-func (p Page) Facts(rank *int) (f Facts, ok bool) {
-	f = Unknown()
-	f.Engine = engineOf(p)
+func decode(p page, rank *int) (f Facts, ok bool) {
+	f = Facts{Engine: engineOf(p), WaitingTokens: -1, KVUsed: -1, CachedTokens: -1}
 	f.Started, _ = p.sum(nil, startMetric)
 	switch f.Engine {
 	case VLLM:
@@ -142,7 +115,7 @@ func count(v float64, _ bool) int {
 
 // vllm reads the names of V1 and, after them, those of V0 and early V1. With
 // several ranks behind one address their capacities add up.
-func (f *Facts) vllm(p Page, k keep) {
+func (f *Facts) vllm(p page, k keep) {
 	f.Running = count(p.sum(k, "vllm:num_requests_running"))
 	f.Waiting = count(p.sum(k, "vllm:num_requests_waiting"))
 	if v, ok := p.mean(k, "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"); ok {
@@ -165,7 +138,7 @@ func (f *Facts) vllm(p Page, k keep) {
 // vllmCached reads how many prompt tokens came from a cache: by source, which is
 // exact; else the plain counter; else the cache's own hits, which count a
 // request again each time it is looked up while it waits.
-func (f *Facts) vllmCached(p Page, k keep) {
+func (f *Facts) vllmCached(p page, k keep) {
 	const bySource = "vllm:prompt_tokens_by_source_total"
 	if total, ok := p.sum(k, bySource); ok {
 		computed, _ := p.sum(func(s sample) bool { return (k == nil || k(s)) && s.label("source") == "local_compute" }, bySource)
@@ -212,7 +185,7 @@ func number(text string) int {
 
 // sglang reads both spellings of the prefix. Of a tensor-parallel group only
 // rank 0 counts: the others repeat it.
-func (f *Facts) sglang(p Page, k keep) {
+func (f *Facts) sglang(p page, k keep) {
 	first := func(s sample) bool {
 		tp := s.label("tp_rank")
 		return (tp == "" || tp == "0") && (k == nil || k(s))
@@ -238,7 +211,7 @@ func (f *Facts) sglang(p Page, k keep) {
 }
 
 // llamacpp reads the metrics of llama.cpp's server.
-func (f *Facts) llamacpp(p Page) {
+func (f *Facts) llamacpp(p page) {
 	f.Running = count(p.sum(nil, "llamacpp:requests_processing"))
 	f.Waiting = count(p.sum(nil, "llamacpp:requests_deferred"))
 	if v, ok := p.mean(nil, "llamacpp:kv_cache_usage_ratio"); ok {
@@ -260,9 +233,9 @@ type loads struct {
 	} `json:"loads"`
 }
 
-// AddLoads corrects the facts by /v1/loads, which is younger than the metrics
+// addLoads corrects the facts by /v1/loads, which is younger than the metrics
 // and alone tells the waiting uncached tokens.
-func (f *Facts) AddLoads(body io.Reader, rank *int) error {
+func (f *Facts) addLoads(body io.Reader, rank *int) error {
 	var l loads
 	if err := json.NewDecoder(body).Decode(&l); err != nil {
 		return fmt.Errorf("parse loads: %w", err)
@@ -282,7 +255,7 @@ func (f *Facts) AddLoads(body io.Reader, rank *int) error {
 		}
 	}
 	if !seen {
-		return ErrNoLoads
+		return errNoLoads
 	}
 	f.Engine = SGLang
 	f.Running, f.Waiting, f.WaitingTokens = running, waiting, uncached
@@ -293,9 +266,9 @@ func (f *Facts) AddLoads(body io.Reader, rank *int) error {
 	return nil
 }
 
-// AddProps reads the capacity of llama.cpp's cache from /props: each slot has a
+// addProps reads the capacity of llama.cpp's cache from /props: each slot has a
 // context of its own.
-func (f *Facts) AddProps(body io.Reader) error {
+func (f *Facts) addProps(body io.Reader) error {
 	var props struct {
 		Slots    int `json:"total_slots"`
 		Settings struct {
