@@ -183,7 +183,7 @@ func (a *attempt) firstContent(now time.Time) bool {
 	if a.x.order.indexed {
 		a.x.g.deps.Index.Confirm(&a.x.order.seat.placement)
 	}
-	a.x.g.wake(now)
+	a.x.g.wake(now, nil)
 	return true
 }
 

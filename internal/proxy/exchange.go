@@ -323,6 +323,9 @@ func (x *exchange) serve() *refusal {
 		if seat.lease == nil {
 			return x.unseated(last)
 		}
+		if last != nil {
+			x.rec.Tries = append(x.rec.Tries, Try{Instance: x.rec.Instance, Class: last.Class, Cause: last.Reason})
+		}
 		last = x.attempt()
 		if last == nil {
 			return nil
@@ -354,7 +357,6 @@ func (x *exchange) again(f *upstream.Fault) bool {
 	if !x.g.budget.spend(time.Now()) {
 		return false
 	}
-	x.rec.Tries = append(x.rec.Tries, Try{Instance: x.rec.Instance, Class: f.Class, Cause: f.Reason})
 	x.order.failed = append(x.order.failed, x.order.seat.lease.Instance().ID())
 	x.order.seat = seat{}
 	return true

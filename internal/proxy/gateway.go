@@ -160,16 +160,18 @@ func (g *Gateway) desk(p *fleet.Pool) *desk {
 	return d
 }
 
-// wake lets held requests of all pools look again, after an instance has got
-// room: it may serve more than one.
-func (g *Gateway) wake(now time.Time) {
+// wake lets held requests of all pools but one look again, after an instance has
+// got room: it may serve several.
+func (g *Gateway) wake(now time.Time, but *desk) {
 	if g.waiting.Load() == 0 {
 		return
 	}
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	for _, d := range g.desks {
-		d.wake(now)
+		if d != but {
+			d.wake(now)
+		}
 	}
 }
 

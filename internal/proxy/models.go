@@ -59,6 +59,7 @@ func (x *exchange) serveModels() *refusal {
 		h["X-Request-Id"] = []string{x.rec.ID}
 	})
 	_ = x.out.write(body) // a client that is gone needs no list
+	x.ended(nil)
 	return nil
 }
 

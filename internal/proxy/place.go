@@ -54,7 +54,9 @@ type desk struct {
 
 	mu         sync.Mutex // guards below; taken before Instance.mu and the index's lock
 	hall       route.Hall[*waiter]
-	candidates []route.Candidate
+	offered    time.Time         // last offer
+	snapshot   []route.Candidate // the instances at one moment
+	candidates []route.Candidate // the snapshot as one order sees it
 	held       []index.Held
 }
 
@@ -70,9 +72,10 @@ type waiter struct {
 	ticket *route.Held[*waiter]
 }
 
-// recheck is how often a held request looks by itself. What frees an instance
-// wakes the desk; this is for what only time brings, such as the end of a pause.
-const recheck = 500 * time.Millisecond
+// recheckEvery is how often held requests look by themselves. What frees an
+// instance wakes the desk; this is for what only time brings, such as the end of
+// a pause.
+const recheckEvery = 500 * time.Millisecond
 
 // maxOffers bounds the work of one wake-up: those in front come first, and the
 // rest is looked at when there is more room.
@@ -102,6 +105,7 @@ func (d *desk) step(o *order) *waiter {
 	now := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.lookLocked(now)
 	d.chooseLocked(o, now)
 	until := d.holdUntil(o)
 	if o.seat.lease != nil || !now.Before(until) || d.hall.Len() >= d.g.cfg.QueueLength {
@@ -124,7 +128,7 @@ func (d *desk) leave(w *waiter) {
 
 // wait blocks until the waiter has a seat, its time is up or its client is gone.
 func (d *desk) wait(ctx context.Context, w *waiter) {
-	timer := time.NewTimer(min(recheck, time.Until(w.until)))
+	timer := time.NewTimer(min(recheckEvery, time.Until(w.until)))
 	defer timer.Stop()
 	for {
 		select {
@@ -139,8 +143,8 @@ func (d *desk) wait(ctx context.Context, w *waiter) {
 			if !now.Before(w.until) {
 				return
 			}
-			d.wake(now)
-			timer.Reset(min(recheck, w.until.Sub(now)))
+			d.recheck(now)
+			timer.Reset(min(recheckEvery, w.until.Sub(now)))
 		}
 	}
 }
@@ -166,15 +170,27 @@ func (d *desk) settleLocked(o *order, now time.Time) {
 	}
 }
 
-// chooseLocked lets the policy choose and takes the seat, if it is not to be
-// held.
+// lookLocked takes the snapshot of the instances from which is chosen, and
+// reports whether any may be.
+func (d *desk) lookLocked(now time.Time) bool {
+	d.snapshot = d.pool.Candidates(d.snapshot[:0], now)
+	for i := range d.snapshot {
+		if d.snapshot[i].Excluded == route.Eligible {
+			return true
+		}
+	}
+	return false
+}
+
+// chooseLocked lets the policy choose from the snapshot and takes the seat, if it
+// is not to be held.
 func (d *desk) chooseLocked(o *order, now time.Time) {
 	o.req.Now, o.req.Waited = now, now.Sub(o.since)
 	o.req.MaxHold = o.rule.MaxHold
 	if o.rule.MaxHold <= 0 {
 		o.req.MaxHold = -1
 	}
-	d.candidates = d.pool.Candidates(d.candidates[:0], now)
+	d.candidates = append(d.candidates[:0], d.snapshot...)
 	d.matchLocked(o)
 	d.restrictLocked(o)
 	for {
@@ -266,6 +282,16 @@ func (d *desk) wake(now time.Time) {
 	d.offerLocked(now)
 }
 
+// recheck is a wake-up by time. However many wait, they look once in a while
+// together.
+func (d *desk) recheck(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now.Sub(d.offered) >= recheckEvery {
+		d.offerLocked(now)
+	}
+}
+
 // release gives a lease back. While others wait, that is one step with the offer
 // to them, or a newcomer would get the place that they wait for.
 func (d *desk) release(l *fleet.Lease, o fleet.Outcome) {
@@ -275,7 +301,7 @@ func (d *desk) release(l *fleet.Lease, o fleet.Outcome) {
 	} else {
 		d.releaseAndOffer(l, o, now)
 	}
-	d.g.wake(now)
+	d.g.wake(now, d)
 }
 
 func (d *desk) releaseAndOffer(l *fleet.Lease, o fleet.Outcome, now time.Time) {
@@ -285,10 +311,15 @@ func (d *desk) releaseAndOffer(l *fleet.Lease, o fleet.Outcome, now time.Time) {
 	d.offerLocked(now)
 }
 
+// offerLocked offers held requests, those in front first, what there is.
 func (d *desk) offerLocked(now time.Time) {
-	offers := 0
+	d.offered = now
+	room, offers := d.lookLocked(now), 0
+	if !room {
+		return
+	}
 	d.hall.Each(func(w *waiter) bool {
-		if offers++; offers > maxOffers {
+		if offers++; !room || offers > maxOffers {
 			return false
 		}
 		d.chooseLocked(w.order, now)
@@ -296,6 +327,7 @@ func (d *desk) offerLocked(now time.Time) {
 			return false
 		}
 		close(w.ready)
+		room = d.lookLocked(now)
 		return true
 	})
 	d.countLocked()

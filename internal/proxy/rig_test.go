@@ -36,6 +36,7 @@ type rig struct {
 	books   *books
 	log     *bytes.Buffer
 	client  *http.Client
+	setup   setup
 }
 
 // books is a Recorder that keeps everything.
@@ -65,6 +66,7 @@ type setup struct {
 	pool      func(*fleet.PoolConfig)
 	deps      func(*Deps)
 	handlers  map[int]http.Handler // in place of engines
+	transport func(http.RoundTripper) http.RoundTripper
 }
 
 // newRig starts a gateway for model "m" before n engines, or those of the setup.
@@ -87,7 +89,11 @@ func newRig(t testing.TB, n int, edit ...func(*setup)) *rig {
 	var gateway *Gateway
 	r.fleet, err = fleet.New(s.fleet, fleet.Deps{
 		Transport: func(c fleet.InstanceConfig) (http.RoundTripper, error) {
-			return up.Instance(upstream.Target{Name: c.Name, URL: c.URL, Key: upstream.NewSecret("sk-" + c.Name + "-verysecretkey")})
+			rt, err := up.Instance(upstream.Target{Name: c.Name, URL: c.URL, Key: upstream.NewSecret("sk-" + c.Name + "-verysecretkey")})
+			if err == nil && s.transport != nil {
+				rt = s.transport(rt)
+			}
+			return rt, err
 		},
 		Watch: func(e fleet.Event) {
 			switch e.Kind {
@@ -104,6 +110,7 @@ func newRig(t testing.TB, n int, edit ...func(*setup)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.setup = s
 	if err := r.fleet.Apply(r.pools(s)); err != nil {
 		t.Fatal(err)
 	}
