@@ -1,0 +1,130 @@
+package bench
+
+import (
+	"time"
+
+	"github.com/warmroute/warmroute/internal/sim"
+)
+
+// recorder measures a run. Requests that arrive during the warm-up go into the
+// infinite cache of the ceiling and into nothing else.
+type recorder struct {
+	warmUp, step time.Duration
+	infinite     ceiling
+	imbalance    *Imbalance
+
+	ttft, e2e, tpot  Sample
+	requests, failed int
+	prompt           int64 // tokens of requests that were answered
+	cached           int64 // of these, as the engines report
+	predicted        int64 // as the gateway believed when it sent them
+	ceiling          int64 // as an infinite cache would have held
+	instances        []InstanceResult
+	points           []point
+}
+
+// point gathers what becomes a [Point].
+type point struct {
+	requests       int
+	prompt, cached int64
+	ttft           time.Duration
+}
+
+func newRecorder(s *Settings) recorder {
+	n := len(s.Profiles)
+	return recorder{warmUp: s.WarmUp, step: s.CurveStep, imbalance: NewImbalance(n), instances: make([]InstanceResult, n)}
+}
+
+func (r *recorder) arrived(f *flight) {
+	f.measured = f.At >= r.warmUp
+	known := r.infinite.lookup(f.blocks.blocks)
+	r.infinite.add(f.blocks.blocks, known)
+	prompt := f.engine.Prompt
+	f.ceiling = min(known, cacheable(len(prompt), sim.BlockTokens, f.prompt)) * sim.BlockTokens
+	r.imbalance.Arrive(f.prompt, f.measured)
+}
+
+// sent counts the tokens that the instance will have to prefill.
+func (r *recorder) sent(f *flight, instance, cached int) {
+	f.uncached = f.prompt - cached
+	r.imbalance.Send(instance, f.uncached)
+}
+
+func (r *recorder) prefilled(f *flight) {
+	r.imbalance.Prefilled(f.instance, f.uncached)
+	f.uncached = 0
+}
+
+func (r *recorder) ended(f *flight, now time.Duration, err error) {
+	if !f.measured {
+		return
+	}
+	r.requests++
+	if err != nil {
+		r.failed++
+		return
+	}
+	ttft := f.first - f.At
+	r.ttft.Add(ttft)
+	r.e2e.Add(now - f.At)
+	if n := f.Answer.Tokens; n > 1 {
+		r.tpot.Add((now - f.first) / time.Duration(n-1))
+	}
+	r.prompt += int64(f.prompt)
+	r.cached += int64(f.engine.Cached)
+	r.predicted += int64(f.match)
+	r.ceiling += int64(f.ceiling)
+	in := &r.instances[f.instance]
+	in.Requests++
+	in.PromptTokens += int64(f.prompt)
+	in.CachedTokens += int64(f.engine.Cached)
+	in.OutputTokens += int64(f.Answer.Tokens)
+	r.plot(f, ttft)
+}
+
+func (r *recorder) plot(f *flight, ttft time.Duration) {
+	if r.step == 0 {
+		return
+	}
+	i := int((f.At - r.warmUp) / r.step)
+	for len(r.points) <= i {
+		r.points = append(r.points, point{})
+	}
+	p := &r.points[i]
+	p.requests++
+	p.prompt += int64(f.prompt)
+	p.cached += int64(f.engine.Cached)
+	p.ttft += ttft
+}
+
+// result closes the books.
+func (r *recorder) result(w *world) *Result {
+	prompt := float64(r.prompt)
+	out := &Result{
+		PolicyResult: PolicyResult{
+			Name: w.Policy,
+			TTFT: r.ttft.Summary(),
+			HitRate: HitRate{
+				Actual:    ratio(float64(r.cached), prompt),
+				Predicted: ratio(float64(r.predicted), prompt),
+				Ceiling:   ratio(float64(r.ceiling), prompt),
+			},
+			SuccessRate: ratio(float64(r.requests-r.failed), float64(r.requests)),
+			Imbalance:   r.imbalance.Value(),
+			Requests:    r.requests,
+		}.rounded(),
+		E2E:       r.e2e.Summary(),
+		TPOT:      r.tpot.Summary(),
+		Instances: r.instances,
+		Duration:  w.now - r.warmUp,
+	}
+	for i, p := range r.points {
+		out.Curve = append(out.Curve, Point{
+			At:       r.warmUp + time.Duration(i)*r.step,
+			Requests: p.requests,
+			HitRate:  ratio(float64(p.cached), float64(p.prompt)),
+			TTFT:     p.ttft / time.Duration(max(p.requests, 1)),
+		})
+	}
+	return out
+}

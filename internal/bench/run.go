@@ -1,0 +1,237 @@
+package bench
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/warmroute/warmroute/internal/sim"
+	"github.com/warmroute/warmroute/prefix"
+)
+
+// indexBlockTokens is the block size of the simulated gateway's index: the
+// default block of 256 bytes holds about so many tokens of English.
+const indexBlockTokens = 64
+
+// tokenEvery is how often an engine tells of a stream's progress. The gateway
+// sees every token; every eighth is enough to learn the length of a step from,
+// and lets the engine compute the steps between in one go.
+const tokenEvery = 8
+
+// maxAttempts is how often a request is sent at most, as in the gateway.
+const maxAttempts = 3
+
+// never is later than everything that happens.
+const never = time.Duration(math.MaxInt64)
+
+// flight is one request on its way, with all memory that it needs; flights are
+// used again.
+type flight struct {
+	Request
+	slot     uint64 // its place in world.flights
+	blocks   chainer[uint64]
+	chain    chainer[prefix.Block]
+	prompt   int // tokens
+	onPrompt int // blocks of chain that belong to the prompt alone
+	engine   sim.Request
+	trip          // the gateway's view
+	measured bool // arrived after the warm-up
+	ceiling  int  // tokens that an infinite cache would have held
+	uncached int  // of the attempt under way, as counted by Imbalance
+	first    time.Duration
+}
+
+// world is one run: the engines, the gateway in front of them, and what is
+// measured. It is an event loop in virtual time.
+type world struct {
+	Settings
+	source  Source
+	engines []*sim.Engine
+	down    []time.Duration // until when an instance refuses
+	next    schedule        // of the engines' events
+	gateway *gateway
+	record  recorder
+	flights []*flight
+	free    []*flight
+	events  []Event
+	now     time.Duration
+	scratch []sim.Event
+}
+
+// Run plays one policy over one workload and returns its numbers. Equal
+// settings give equal results.
+func Run(s Settings) (*Result, error) {
+	if err := s.validate(); err != nil {
+		return nil, fmt.Errorf("run: %w", err)
+	}
+	w := &world{Settings: s, source: s.Workload.Source(s.Seed), down: make([]time.Duration, len(s.Profiles))}
+	s.Engine.KVTokens = s.KVTokens
+	for _, p := range s.Profiles {
+		w.engines = append(w.engines, sim.NewEngine(p, s.Engine))
+	}
+	w.next = newSchedule(len(w.engines))
+	w.events = slices.SortedStableFunc(slices.Values(s.Events), func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	w.record = newRecorder(&w.Settings)
+	g, err := newGateway(w)
+	if err != nil {
+		return nil, fmt.Errorf("run: %w", err)
+	}
+	w.gateway = g
+	for w.step() {
+	}
+	if open := len(w.flights) - len(w.free); open > 0 {
+		return nil, fmt.Errorf("run %s on %s: BUG: %d requests never ended", s.Policy, s.Workload.Name(), open)
+	}
+	return w.record.result(w), nil
+}
+
+// step lets the next thing happen and reports whether there was one. Of things
+// at one time the engines' come first, so that a request that arrives as
+// another ends sees it ended.
+func (w *world) step() bool {
+	engine, at := w.next.first()
+	fault := never
+	if len(w.events) > 0 {
+		fault = w.events[0].At
+	}
+	wake := w.gateway.wake()
+	arrival, ok := w.source.Next()
+	if !ok {
+		arrival = never
+	}
+	next := min(at, fault, wake, arrival)
+	if next == never || arrival == never && len(w.flights) == len(w.free) {
+		return false
+	}
+	w.now = next
+	switch next {
+	case at:
+		w.advance(engine)
+	case fault:
+		w.happen(w.events[0])
+		w.events = w.events[1:]
+	case wake:
+		w.gateway.rebind()
+	default:
+		w.arrive()
+	}
+	return true
+}
+
+// arrive takes the next request from the workload to the gateway.
+func (w *world) arrive() {
+	f := w.takeFlight()
+	w.source.Take(&f.Request)
+	f.blocks.reset(sim.BlockTokens)
+	f.chain.reset(indexBlockTokens)
+	for _, s := range f.Prompt {
+		f.blocks.add(s)
+		f.chain.add(s)
+	}
+	promptBlocks := len(f.blocks.blocks)
+	f.onPrompt = len(f.chain.blocks)
+	f.prompt = f.PromptTokens()
+	f.blocks.add(f.Answer)
+	f.chain.add(f.Answer)
+	f.engine = sim.Request{
+		ID:           f.slot,
+		Prompt:       f.blocks.blocks[:promptBlocks],
+		PromptTokens: f.prompt,
+		OutputTokens: f.Answer.Tokens,
+		OutputBlocks: f.blocks.blocks[promptBlocks:],
+		TokenEvery:   tokenEvery,
+	}
+	w.record.arrived(f)
+	w.gateway.arrive(f)
+}
+
+// send is the gateway's only way to an engine. It reports false when the
+// instance refuses.
+func (w *world) send(f *flight, instance int) bool {
+	if w.now < w.down[instance] {
+		return false
+	}
+	cached := w.engines[instance].Cached(f.engine.Prompt, f.prompt)
+	if err := w.engines[instance].Submit(w.now, &f.engine); err != nil {
+		return false
+	}
+	w.record.sent(f, instance, cached)
+	w.reschedule(instance)
+	return true
+}
+
+// advance takes an engine's events to the gateway.
+func (w *world) advance(engine int) {
+	// The gateway may send to this very engine while it hears of the events.
+	w.scratch = append(w.scratch[:0], w.engines[engine].Advance(w.now)...)
+	w.reschedule(engine)
+	w.deliver(w.scratch)
+}
+
+func (w *world) deliver(events []sim.Event) {
+	for _, e := range events {
+		f := w.flights[e.Req.ID]
+		switch e.Kind {
+		case sim.First:
+			f.first = w.now
+			w.record.prefilled(f)
+			w.gateway.first(f)
+		case sim.Token:
+			w.gateway.token(f, e.Tokens)
+		case sim.Done:
+			w.gateway.done(f)
+			w.end(f, nil)
+		case sim.Aborted:
+			w.record.prefilled(f)
+			w.gateway.failed(f)
+		case sim.Preempted: // a stall that the client sees in its token gaps
+		}
+	}
+}
+
+// happen lets an event happen to an engine.
+func (w *world) happen(e Event) {
+	engine := w.engines[e.Instance]
+	if e.Restart {
+		engine.Restart(w.now)
+		w.down[e.Instance] = w.now + e.Down
+		w.advance(e.Instance)
+	}
+	if e.KVTokens > 0 {
+		engine.SetKVTokens(w.now, e.KVTokens)
+		w.reschedule(e.Instance)
+	}
+}
+
+func (w *world) reschedule(engine int) {
+	at, ok := w.engines[engine].NextEvent()
+	if !ok {
+		at = never
+	}
+	w.next.set(engine, at)
+}
+
+// errRefused is the end of a request that no instance could take.
+var errRefused = errors.New("no instance could take it")
+
+// end closes a request, served when err is nil.
+func (w *world) end(f *flight, err error) {
+	w.record.ended(f, w.now, err)
+	w.source.Ended(&f.Request, w.now)
+	w.free = append(w.free, f)
+}
+
+func (w *world) takeFlight() *flight {
+	if n := len(w.free); n > 0 {
+		f := w.free[n-1]
+		w.free = w.free[:n-1]
+		*f = flight{Request: f.Request, slot: f.slot, blocks: f.blocks, chain: f.chain, trip: f.trip.reuse()}
+		return f
+	}
+	f := &flight{slot: uint64(len(w.flights))}
+	w.flights = append(w.flights, f)
+	return f
+}
