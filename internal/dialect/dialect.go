@@ -4,11 +4,12 @@
 // accounting only, and an edit touches nothing but its own bytes.
 //
 // Reading order: this file holds the kinds of call, decode.go and the files
-// per API (chat.go, responses.go, raw.go, part.go, tool.go) turn a request
-// into a [Call] over the pull parser of json.go, edit.go changes a body, sse.go cuts a
-// stream into events, stream.go says what each event means, answer.go reads
-// whole answers, usage.go knows every shape of token counts, error.go writes
-// errors.
+// per API (chat.go, responses.go, raw.go, part.go, tool.go, template.go) turn a
+// request into a [Call] over the pull parser of json.go, edit.go changes a body,
+// sse.go cuts a stream into events, stream.go says what each event means and
+// collector.go puts the answer together, answer.go reads whole answers, usage.go
+// knows every shape of token counts, error.go writes errors and fault.go reads
+// them.
 package dialect
 
 import "github.com/warmroute/warmroute/internal/prompt"

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,14 +16,14 @@ func TestErrorGolden(t *testing.T) {
 		{Status: 404, Type: "invalid_request_error", Code: "model_not_found", Param: "model", Message: "The model 'x' does not exist; served are 'a' and 'b'."},
 		{Type: "server_error", Message: "quote \" slash \\ line\nend 你好 \x00 \xff"},
 	}
-	got := ""
+	var got strings.Builder
 	for _, e := range errs {
 		for _, k := range []Kind{Chat, Completions, Responses} {
-			got += k.String() + ": " + string(EventError(k, e))
+			got.WriteString(k.String() + ": " + string(EventError(k, e)))
 		}
-		got += "body: " + string(e.AppendJSON(nil)) + "\n\n"
+		got.WriteString("body: " + string(e.AppendJSON(nil)) + "\n\n")
 	}
-	golden(t, "testdata/errors.txt", got)
+	golden(t, "testdata/errors.txt", got.String())
 }
 
 // An error event is one event, reads as JSON, and is a Failure to ourselves.

@@ -144,9 +144,9 @@ func TestCursorIntegers(t *testing.T) {
 // A walk that stops early still checks the rest.
 func TestCursorBreak(t *testing.T) {
 	c := cursor{b: []byte(`{"a":1,"b":[1,2],"c":3}`)}
-	keys := ""
+	var keys strings.Builder
 	for key := range c.members {
-		keys += key
+		keys.WriteString(key)
 		if key == "b" {
 			for range c.elements {
 				break
@@ -155,8 +155,8 @@ func TestCursorBreak(t *testing.T) {
 		}
 	}
 	c.finish()
-	if keys != "ab" || c.fault.set {
-		t.Errorf("walked %s, fault %+v; want ab and none", keys, c.fault)
+	if keys.String() != "ab" || c.fault.set {
+		t.Errorf("walked %s, fault %+v; want ab and none", keys.String(), c.fault)
 	}
 	c = cursor{b: []byte(`{"a":1,"b":]}`)}
 	for range c.members {
