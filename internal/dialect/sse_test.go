@@ -245,7 +245,7 @@ func (idle) Read([]byte) (int, error) { return 0, nil }
 
 // A Reader does not keep the memory of one large event.
 func TestReaderShrinks(t *testing.T) {
-	in := "data: " + strings.Repeat("x", 8<<20) + "\ndata: y\n\n" + strings.Repeat("data: a\n\n", 10)
+	in := "data: " + strings.Repeat("x", 2<<20) + "\ndata: y\n\n" + strings.Repeat("data: a\n\n", 10)
 	sse := NewReader(strings.NewReader(in), 1<<30)
 	for range 5 {
 		if _, err := sse.Next(); err != nil {
