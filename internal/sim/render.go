@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tidwall/gjson"
 	"github.com/zeebo/xxh3"
 )
 
@@ -58,8 +59,13 @@ type conversation struct {
 // render applies the chat template, which follows that of Llama 3.1: a system turn with the date, the tools and the system text, then
 // a turn for each message. Each piece of text is tokenised by itself, so a turn has the same tokens wherever it stands.
 func (c *conversation) render() ([]TokenID, error) {
-	b := prompter{tokens: []TokenID{tokenBegin}}
 	messages := c.Messages
+	size := 128
+	for _, m := range messages {
+		size += len(m.Content)/3 + 16
+	}
+	b := prompter{tokens: make([]TokenID, 0, size)}
+	b.tokens = append(b.tokens, tokenBegin)
 	b.open("system")
 	b.text("Cutting Knowledge Date: December 2023\nToday Date: ")
 	date := c.Args.DateString
@@ -155,11 +161,7 @@ func (b *prompter) content(raw json.RawMessage) error {
 	case len(raw) == 0 || bytes.Equal(raw, []byte("null")):
 		return nil
 	case raw[0] == '"':
-		var s string
-		if err := json.Unmarshal(raw, &s); err != nil {
-			return fmt.Errorf("parse content: %w", err)
-		}
-		b.text(s)
+		b.text(gjson.ParseBytes(raw).String()) // part of a valid body
 		return nil
 	}
 	var parts []json.RawMessage
@@ -186,12 +188,8 @@ func (b *prompter) part(raw json.RawMessage, joined bool) (isText bool, err erro
 		Refusal string `json:"refusal"`
 	}
 	if len(raw) > 0 && raw[0] == '"' {
-		p.Type = "text"
-		err = json.Unmarshal(raw, &p.Text)
-	} else {
-		err = json.Unmarshal(raw, &p)
-	}
-	if err != nil {
+		p.Type, p.Text = "text", gjson.ParseBytes(raw).String()
+	} else if err := json.Unmarshal(raw, &p); err != nil {
 		return false, fmt.Errorf("parse part: %w", err)
 	}
 	switch p.Type {
