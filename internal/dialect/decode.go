@@ -243,7 +243,7 @@ func (d *decoder) conversation(f field) {
 	switch f {
 	case fieldMessages:
 		if d.peek() != '[' {
-			d.wrongType("messages", "an array of messages")
+			d.call.Unknown++
 		} else if kind == Chat || kind == Embeddings || kind == Tokenize {
 			d.messages()
 		}

@@ -4,7 +4,7 @@ package dialect
 // is a stored prompt and no text.
 func (d *decoder) prompts(wanted bool) {
 	if wanted {
-		d.sequences("prompt")
+		d.sequences()
 	} else if d.peek() == '{' && d.call.Kind == Responses {
 		d.call.Unknown++
 	}
@@ -12,14 +12,14 @@ func (d *decoder) prompts(wanted bool) {
 
 // sequences reads what completions and embeddings take: one string, several,
 // one list of token ids, or several.
-func (d *decoder) sequences(param string) {
+func (d *decoder) sequences() {
 	p := &d.call.Prompt
 	if s, ok := d.text(); ok {
 		p.Raw = append(p.Raw, s)
 		return
 	}
 	if d.peek() != '[' {
-		d.wrongType(param, "a string, an array of strings, an array of token ids or an array of such arrays")
+		d.call.Unknown++
 		return
 	}
 	var ids []int

@@ -8,7 +8,7 @@ func (d *decoder) input(k Kind) {
 	case Responses:
 		d.items()
 	case Embeddings:
-		d.sequences("input")
+		d.sequences()
 	}
 }
 
@@ -21,7 +21,7 @@ func (d *decoder) items() {
 		return
 	}
 	if d.peek() != '[' {
-		d.wrongType("input", "a string or an array of items")
+		d.call.Unknown++
 		return
 	}
 	for range d.elements {

@@ -1,5 +1,0 @@
-//go:build !race
-
-package dialect
-
-const raceEnabled = false
