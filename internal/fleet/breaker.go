@@ -14,12 +14,14 @@ const (
 // String returns the state as it stands in metrics and logs.
 func (s breakerState) String() string {
 	switch s {
+	case closed:
+		return "closed"
 	case open:
 		return "open"
 	case halfOpen:
 		return "half_open"
 	}
-	return "closed"
+	return "unknown"
 }
 
 // breakerBuckets is how finely the window moves.
@@ -58,6 +60,7 @@ func (b *breaker) allows(now time.Time) bool {
 		return true
 	case halfOpen:
 		return !b.trial
+	case open:
 	}
 	return false
 }

@@ -142,7 +142,7 @@ func (f *Fleet) watchDir(ctx context.Context, wg *sync.WaitGroup, dir string) <-
 
 // relay turns notices into tokens until ctx is done.
 func relay(ctx context.Context, w *fsnotify.Watcher, notices chan<- struct{}) {
-	defer w.Close()
+	defer func() { _ = w.Close() }()
 	for {
 		select {
 		case <-ctx.Done():

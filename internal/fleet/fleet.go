@@ -241,6 +241,8 @@ func (f *Fleet) emitLocked(in *Instance, e Event) {
 type directory struct {
 	byName map[string]*Pool // by model and alias
 	list   []*Pool          // by name
+	// discovering says that a group of instances has not named any model yet.
+	discovering bool
 }
 
 // Pool returns the pool that serves a model, by name or alias.
@@ -284,6 +286,10 @@ func (f *Fleet) Ready() bool {
 	}
 	return false
 }
+
+// Discovering reports whether a group without a model has not heard from any of
+// its instances yet, so that a model nobody knows may still turn up.
+func (f *Fleet) Discovering() bool { return f.pools.Load().discovering }
 
 // All yields the state of each instance, in the order of their IDs, those that
 // drain included.

@@ -41,7 +41,7 @@ type Instance struct {
 	inFlight   int       // those since the last restart
 	epoch      int       // restarts seen
 	draining   bool
-	counts     [results]uint64
+	counts     [ClientGone + 1]uint64
 	opened     uint64 // times the breaker opened
 	engine     Engine // as configured, or as found out
 	models     []servedModel
@@ -217,6 +217,7 @@ func (in *Instance) outage(now time.Time) (OutageKind, time.Duration) {
 			return Credentials, in.credential.until.Sub(now)
 		}
 		return Broken, in.breaker.until.Sub(now)
+	case route.Failed, route.Draining, route.Unready:
 	}
 	if in.health.everReady && !in.draining {
 		return Broken, in.conf.Health.Interval
@@ -273,7 +274,7 @@ func (in *Instance) leaveLocked(l *Lease, now time.Time) {
 // result counts as a transient fault. What died with an earlier process says
 // nothing about this one.
 func (in *Instance) judgeLocked(l *Lease, now time.Time, o Outcome) {
-	if o.Result == 0 || o.Result >= results {
+	if o.Result == 0 || o.Result > ClientGone {
 		o.Result = TransientFault
 	}
 	in.counts[o.Result]++

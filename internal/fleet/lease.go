@@ -19,7 +19,6 @@ const (
 	TransientFault                    // connection error, server error, too slow
 	Truncated                         // the answer ended without its marker
 	ClientGone                        // the client left: says nothing about the instance
-	results                           // one more than the last
 )
 
 // String returns the result as it stands in metrics and logs.

@@ -82,7 +82,7 @@ func abandon(leases []*Lease, seed uint64) {
 				l.Token(now, 1+rng.IntN(5))
 			}
 		}
-		o := Outcome{Result: Result(rng.IntN(int(results) + 1)), RetryAfter: time.Duration(rng.IntN(3)) * time.Second}
+		o := Outcome{Result: Result(rng.IntN(int(ClientGone) + 2)), RetryAfter: time.Duration(rng.IntN(3)) * time.Second}
 		for range 1 + rng.IntN(3) {
 			l.Release(now, o)
 		}
@@ -366,8 +366,12 @@ func TestCandidatesDescribe(t *testing.T) {
 	}
 }
 
-func BenchmarkCandidates64(b *testing.B) {
-	f, err := New(Default(), Deps{Transport: inert})
+// ready64 is a pool of 64 ready instances with a lease on each.
+func ready64(b *testing.B) *Pool {
+	b.Helper()
+	cfg := Default()
+	cfg.Health.Interval = 0
+	f, err := New(cfg, Deps{Transport: inert})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -375,6 +379,16 @@ func BenchmarkCandidates64(b *testing.B) {
 		b.Fatal(err)
 	}
 	p, _ := f.Pool("m")
+	for _, c := range p.Candidates(nil, time.Now()) {
+		if _, ok := p.Acquire(c.ID, Charge{Uncached: 500, Prompt: 8000}, time.Now()); !ok {
+			b.Fatal("refused")
+		}
+	}
+	return p
+}
+
+func BenchmarkCandidates64(b *testing.B) {
+	p := ready64(b)
 	dst, now := make([]route.Candidate, 0, 64), time.Now()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -383,15 +397,7 @@ func BenchmarkCandidates64(b *testing.B) {
 }
 
 func BenchmarkLease(b *testing.B) {
-	f, err := New(Default(), Deps{Transport: inert})
-	if err != nil {
-		b.Fatal(err)
-	}
-	f.cfg.Health.Interval = 0
-	if err := f.Apply([]PoolConfig{manyInstances(64)}); err != nil {
-		b.Fatal(err)
-	}
-	p, _ := f.Pool("m")
+	p := ready64(b)
 	now := time.Now()
 	b.ReportAllocs()
 	for b.Loop() {

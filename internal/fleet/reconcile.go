@@ -253,6 +253,8 @@ type builder struct {
 	f     *Fleet
 	old   *directory
 	pools map[string]*draft
+
+	discovering bool
 }
 
 func (b *builder) draft(name string, t traits) *draft {
@@ -281,6 +283,8 @@ func (b *builder) named(g PoolConfig, parts []part) {
 }
 
 func (b *builder) asked(g PoolConfig, parts []part) {
+	heard := false
+	defer func() { b.discovering = b.discovering || !heard }()
 	for _, p := range parts {
 		in := b.f.instances[p.key]
 		if in == nil {
@@ -293,6 +297,7 @@ func (b *builder) asked(g PoolConfig, parts []part) {
 				served = append(served, servedModel{id: name})
 			}
 		}
+		heard = heard || len(served) > 0
 		for _, m := range served {
 			b.offer(g, in, m, m.parent)
 		}
@@ -332,7 +337,7 @@ func (b *builder) taken(name string) bool {
 }
 
 func (b *builder) directory() *directory {
-	dir := &directory{byName: make(map[string]*Pool, len(b.pools))}
+	dir := &directory{byName: make(map[string]*Pool, len(b.pools)), discovering: b.discovering}
 	for name, d := range b.pools {
 		p := b.old.byName[name]
 		if p == nil || p.name != name {

@@ -197,10 +197,13 @@ func TestModelDiscovery(t *testing.T) {
 		r.net.Serve(t, "b:1", b)
 		r.apply(t, pool("", "a:1", "b:1"), pool("named", "a:1"))
 		r.run(t)
-		if r.fleet.Ready() {
+		if r.fleet.Ready() || !r.fleet.Discovering() {
 			t.Error("ready without anybody asked")
 		}
 		wait(time.Second)
+		if r.fleet.Discovering() {
+			t.Error("still discovering after somebody answered")
+		}
 		want := []Model{
 			{Name: "llama", MaxTokens: 8192, Instances: 2, Ready: 2},
 			{Name: "named", Instances: 1, Ready: 1},
@@ -258,6 +261,9 @@ func TestModelsByConfiguration(t *testing.T) {
 	p.Defaults.Models = []string{"x"}
 	p.Instances[1].Models = []string{"x", "y"}
 	r := still(t, nil, p)
+	if r.fleet.Discovering() {
+		t.Error("discovering what the configuration tells")
+	}
 	if x, y := r.pool(t, "x").Size(), r.pool(t, "y").Size(); x != 2 || y != 1 {
 		t.Errorf("sizes %d, %d", x, y)
 	}

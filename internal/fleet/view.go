@@ -61,7 +61,7 @@ func (in *Instance) View(now time.Time) View {
 		InFlight:    in.inFlight,
 		Leases:      in.out,
 		Limit:       c.MaxInflight,
-		Results:     make(map[string]uint64, results-1),
+		Results:     make(map[string]uint64, ClientGone),
 		Opened:      in.opened,
 		Restarts:    in.epoch,
 		Load:        in.ledger.Load(now),
@@ -76,7 +76,7 @@ func (in *Instance) View(now time.Time) View {
 	if adaptive := int(in.limit.max); adaptive > 0 && (v.Limit == 0 || adaptive < v.Limit) {
 		v.Limit = adaptive
 	}
-	for r := Served; r < results; r++ {
+	for r := Served; r <= ClientGone; r++ {
 		v.Results[r.String()] = in.counts[r]
 	}
 	if in.cool.After(now) {

@@ -230,6 +230,7 @@ func (e *Engine) serveScript(w http.ResponseWriter, r *http.Request) {
 	case ResetNow:
 		breakConn(w)
 		return
+	case Complete, NoMarker, Cut, Hang:
 	}
 	maps.Copy(w.Header(), act.Header)
 	var asked struct {
@@ -311,6 +312,7 @@ func finish(w http.ResponseWriter, r *http.Request, fate Fate) {
 	case Cut:
 		_ = http.NewResponseController(w).Flush()
 		breakConn(w)
+	case Complete, NoMarker, HangEarly, ResetNow:
 	}
 }
 
@@ -345,7 +347,7 @@ func pause(r *http.Request, d time.Duration) bool {
 func breakConn(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		panic(http.ErrAbortHandler)
+		panic(http.ErrAbortHandler) //nolint:forbidigo // what net/http offers to break an HTTP/2 answer
 	}
 	if c, ok := conn.(*Conn); ok {
 		c.Reset()

@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -143,7 +144,7 @@ type Conn struct {
 // Reset closes the connection such that both ends see ECONNRESET.
 func (c *Conn) Reset() {
 	c.wire.reset.Store(true)
-	_ = c.Conn.Close()
+	_ = c.Close()
 }
 
 // Read reads from the other end.
@@ -160,7 +161,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 
 // fail turns the end of the pipe into a reset when it was one.
 func (c *Conn) fail(op string, err error) error {
-	if (err == io.EOF || err == io.ErrClosedPipe) && c.wire.reset.Load() {
+	if (errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe)) && c.wire.reset.Load() {
 		return &net.OpError{Op: op, Net: "pipe", Err: os.NewSyscallError(op, syscall.ECONNRESET)}
 	}
 	return err

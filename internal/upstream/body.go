@@ -32,10 +32,8 @@ func newBody(c *call, src io.ReadCloser) *body {
 // timed only while somebody reads: a slow client is not a silent instance.
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.mask.read(p, b.readTimed)
-	if err != nil && err != io.EOF {
-		if FaultOf(err) == nil {
-			err = b.call.faultOf(err)
-		}
+	if err != nil && !errors.Is(err, io.EOF) && FaultOf(err) == nil {
+		err = b.call.faultOf(err)
 	}
 	return n, err
 }
