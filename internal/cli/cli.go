@@ -36,6 +36,8 @@ type Env struct {
 type root struct {
 	Serve   ServeCmd   `cmd:"" help:"Run the gateway."`
 	Sim     SimCmd     `cmd:"" help:"Run simulated engines, to try the gateway without a GPU."`
+	Demo    DemoCmd    `cmd:"" help:"Show the gain: the same requests under several policies, on simulated engines."`
+	Bench   BenchCmd   `cmd:"" help:"Compare policies and measure gateways."`
 	Config  ConfigCmd  `cmd:"" help:"Check, print or describe the configuration file."`
 	Version VersionCmd `cmd:"" help:"Print the version and exit."`
 }

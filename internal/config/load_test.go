@@ -409,3 +409,25 @@ func TestKindsAreCovered(t *testing.T) {
 		}
 	})
 }
+
+// The examples for operators load as they are.
+func TestExamples(t *testing.T) {
+	full := World{
+		Env:  func(string) (string, bool) { return "a-value-of-some-kind", true },
+		File: func(string) ([]byte, error) { return []byte("a-value-of-some-kind"), nil },
+	}
+	for _, path := range glob(t, "../../deploy/config/*.yml", 3) {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := Parse(path, data, full)
+		if err != nil {
+			t.Errorf("%s:\n%v", path, err)
+			continue
+		}
+		if ws := cfg.Warnings(); len(ws) > 0 {
+			t.Errorf("%s: warnings %q", path, ws)
+		}
+	}
+}
