@@ -221,7 +221,12 @@ func TestHalfOpenLetsOneRealRequestThrough(t *testing.T) {
 		same(t, "half open", r.states(t, "m"), "a:1", "b:1")
 		first := r.take(t, "m", "a:1")
 		same(t, "trial runs", r.states(t, "m"), "a:1 open", "b:1")
+		// A trial that says nothing makes place for another one.
 		first.Release(time.Now(), Outcome{Result: ClientGone})
+		for _, o := range []Result{ClientFault, CapacityFault, ClientGone} {
+			r.end(t, "a:1", o)
+			wait(Default().CoolDown)
+		}
 		second := r.take(t, "m", "a:1")
 		second.FirstToken(time.Now())
 		// The first token proves it: nobody waits for the end of a long stream.

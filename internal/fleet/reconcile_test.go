@@ -351,3 +351,28 @@ func TestSickInstanceChangesNothingForOthers(t *testing.T) {
 		}
 	})
 }
+
+// Nobody asks a removed instance anything any more.
+func TestRemovedInstanceIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		s := &pathServer{know: map[string]int{"/health": 200}}
+		r.net.Serve(t, "a:1", s)
+		r.apply(t, pool("m", "a:1", "b:1"))
+		r.run(t)
+		wait(time.Minute)
+		l := r.take(t, "m", "a:1")
+		r.apply(t, pool("m", "b:1"))
+		wait(time.Second)
+		s.mu.Lock()
+		asked := len(s.seen)
+		s.mu.Unlock()
+		wait(time.Minute)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n := len(s.seen) - asked; asked == 0 || n != 0 {
+			t.Errorf("%d questions before the removal, %d after it: %q", asked, n, s.seen[asked:])
+		}
+		l.Release(time.Now(), Outcome{Result: Served})
+	})
+}
