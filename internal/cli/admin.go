@@ -25,7 +25,14 @@ func (g *gateway) dataHandler() http.Handler {
 	mux := http.NewServeMux()
 	g.healthRoutes(mux)
 	mux.Handle("/", g.proxy)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.draining.Load() {
+			// Clients come back by a new connection, and thus to another gateway.
+			// Closing idle connections instead would race with their next request.
+			w.Header().Set("Connection", "close")
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // adminHandler serves the operator's side.

@@ -46,31 +46,19 @@ type root struct {
 // been written already.
 var errReported = errors.New("faults were reported")
 
-// exit carries the code of kong's own exits (--help) out of the parser.
-type exit int
-
 // Main runs one command line, args being without the program's name, and
 // returns the exit code. It returns when the command has ended and everything
 // that it started has stopped; cancelling ctx asks for that.
-func Main(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case exit:
-			code = int(p)
-		default:
-			panic(p)
-		}
-	}()
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	env := &Env{Ctx: ctx, Stdout: stdout, Stderr: stderr}
 	var grammar root
+	helped := false // kong has printed help, and would exit
 	parser, err := kong.New(&grammar,
 		kong.Name("warmroute"),
 		kong.Description("A prefix-aware LLM gateway: every request goes to the instance that already holds its beginning."),
 		kong.Writers(stdout, stderr),
-		kong.Exit(func(code int) { panic(exit(code)) }),
+		kong.Exit(func(int) { helped = true }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.UsageOnError(),
 		kong.Bind(env),
 	)
 	if err != nil {
@@ -78,6 +66,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) (code in
 		return ExitFault
 	}
 	parsed, err := parser.Parse(args)
+	if helped {
+		return ExitOK
+	}
 	if err != nil {
 		fmt.Fprintln(stderr, "warmroute:", err)
 		return ExitUsage

@@ -148,6 +148,7 @@ func (g *gateway) watch(e fleet.Event) {
 	case fleet.Left:
 		g.index.Leave(e.ID)
 		g.metrics.Forget(e.Name)
+	case fleet.Up, fleet.Down: // its cache is as it was
 	}
 	g.proxy.Watch(e)
 }

@@ -24,59 +24,47 @@ type reloadResult struct {
 	Faults       []string `json:"faults,omitzero"`        // why it was refused
 }
 
-// needRestart are the keys that are read once, at start. All others take effect
-// at a reload.
-var needRestart = []string{
-	"server.listen", "server.header_timeout", "server.idle_timeout", "server.max_header_bytes",
-	"admin.listen", "log.format", "proxy.", "cache.", "fleet.", "upstream.",
-}
-
 // reload reads the configuration again and puts it into force. When it has
 // faults the old one stays, whole. Counters, leases and running requests go on
 // either way.
 func (g *gateway) reload(trigger string) reloadResult {
 	g.reloading.Lock()
 	defer g.reloading.Unlock()
-	log := g.log.With(slog.String("trigger", trigger))
+	l := g.log.With(slog.String("trigger", trigger))
 	next, err := g.load()
 	if err != nil {
-		return g.refuse(log, err)
+		return g.refuse(l, err)
 	}
 	g.sieve.learn(next.Secrets()...)
 	changes := config.Diff(g.cfg.Load(), next)
 	if len(changes) == 0 {
 		g.metrics.Reloaded("unchanged", time.Now())
-		log.Info("configuration read again; nothing has changed")
+		l.Info("configuration read again; nothing has changed")
 		g.cfg.Store(next) // it may refer to other files
 		return reloadResult{Result: "unchanged"}
 	}
 	if err := g.fleet.Apply(next.Pools); err != nil {
-		return g.refuse(log, err)
+		return g.refuse(l, err)
 	}
 	g.settle(next)
 	g.metrics.Reloaded("applied", time.Now())
-	log.Info("configuration applied", slog.Any("changes", changes))
+	l.Info("configuration applied", slog.Any("changes", changes))
 	for _, w := range next.Warnings() {
-		log.Warn("check the configuration", slog.String("warning", w))
+		l.Warn("check the configuration", slog.String("warning", w))
 	}
-	result := reloadResult{Result: "applied", Changes: changes, NeedsRestart: slices.DeleteFunc(slices.Clone(changes), isLive)}
+	result := reloadResult{Result: "applied", Changes: changes, NeedsRestart: slices.DeleteFunc(slices.Clone(changes), config.Live)}
 	if len(result.NeedsRestart) > 0 {
-		log.Warn("some changes need a restart", slog.Any("changes", result.NeedsRestart))
+		l.Warn("some changes need a restart", slog.Any("changes", result.NeedsRestart))
 	}
 	return result
 }
 
-// isLive reports whether a change is in force after a reload.
-func isLive(change string) bool {
-	return !slices.ContainsFunc(needRestart, func(key string) bool { return strings.HasPrefix(change, key) })
-}
-
 // refuse logs every fault of a configuration that is not put into force.
-func (g *gateway) refuse(log *slog.Logger, err error) reloadResult {
+func (g *gateway) refuse(l *slog.Logger, err error) reloadResult {
 	g.metrics.Reloaded("refused", time.Now())
 	faults := faultLines(err)
 	for _, f := range faults {
-		log.Error("configuration refused; the old one stays in force", slog.String("fault", f))
+		l.Error("configuration refused; the old one stays in force", slog.String("fault", f))
 	}
 	return reloadResult{Result: "refused", Faults: faults}
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -280,7 +281,8 @@ func TestSecretsStaySecret(t *testing.T) {
 		r.env["KEY"] = "planted\nbroken"
 		_, result = r.reload()
 		shown = append(shown, fmt.Sprint(result))
-		r.gateway.log.Error("somebody logs a secret", "key", "planted-engine-key", "next", "planted-second-key", "admin", "planted-admin-token")
+		r.gateway.log.Error("somebody logs a secret", slog.String("key", "planted-engine-key"),
+			slog.String("next", "planted-second-key"), slog.String("admin", "planted-admin-token"))
 		dump, err := r.gateway.cfg.Load().Dump()
 		if err != nil {
 			t.Error(err)
@@ -400,6 +402,57 @@ func TestSnapshot(t *testing.T) {
 	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 {
 		t.Errorf("temporary files are left: %v", left)
 	}
+}
+
+// A client that makes up model names makes no series.
+func TestInventedModelsMakeNoSeries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := testkit.NewNetwork()
+		n.Serve(t, "a:80", testkit.NewEngine())
+		r := newRig(t, n, onePool)
+		r.chat("nobody")
+		synctest.Wait()
+		before := len(r.metrics())
+		for i := range 1000 {
+			if status, body := r.chat(fmt.Sprint("model-", i)); status != http.StatusNotFound {
+				t.Fatalf("status %d %s; want 404", status, body)
+			}
+		}
+		synctest.Wait()
+		m := r.metrics()
+		if after := len(m); after > before+20 { // buckets that were empty may come
+			t.Errorf("1,000 invented models grew the page from %d to %d series", before, after)
+		}
+		if got := m[`warmroute_requests_total{class="client",code="404",kind="chat",model="other"}`]; got != "1001" {
+			t.Errorf("requests of other models = %q; want 1001", got)
+		}
+	})
+}
+
+// During a drain each answer asks for a new connection, which goes elsewhere.
+func TestDrainClosesConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := testkit.NewNetwork()
+		n.Serve(t, "a:80", testkit.NewEngine())
+		r := newRig(t, n, onePool)
+		closes := func() bool {
+			t.Helper()
+			resp, err := r.client.Get("http://" + dataAddr + "/v1/models")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			return resp.Close
+		}
+		if closes() {
+			t.Error("the connection closes though the gateway does not drain")
+		}
+		r.stop()
+		synctest.Wait()
+		if !closes() {
+			t.Error("the connection stays open though the gateway drains")
+		}
+	})
 }
 
 func TestReadinessNeedsAnInstance(t *testing.T) {

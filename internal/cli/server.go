@@ -124,7 +124,6 @@ func (g *gateway) drain(data *http.Server, cut context.CancelCauseFunc) {
 	c := g.cfg.Load().Server
 	g.draining.Store(true)
 	g.log.Info("shutting down: readiness fails, new requests are still served", slog.String("for", c.DrainDelay.String()), slog.Int64("running", g.recorder.running.Load()))
-	data.SetKeepAlivesEnabled(false)
 	time.Sleep(c.DrainDelay)
 
 	g.log.Info("shutting down: new requests are refused, running ones finish", slog.String("grace", c.Grace.String()), slog.Int64("running", g.recorder.running.Load()))

@@ -37,17 +37,17 @@ func (c *SimCmd) Run(env *Env) error {
 	}
 	level := new(slog.LevelVar)
 	setLevel(level, c.LogLevel)
-	log := newLogger(env.Stderr, "text", level)
+	l := newLogger(env.Stderr, "text", level)
 	fleet, err := sim.Listen(c.Listen, c.Replicas, sim.ServerOptions{
 		Profile: profile, Engine: sim.Options{KVTokens: c.KVTokens}, Model: c.Model, Speed: c.Speed,
-		HidePromptDetails: !c.Report, Admin: c.Faults, Log: log,
+		HidePromptDetails: !c.Report, Admin: c.Faults, Log: l,
 	})
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	fleet.Grace = simGrace
 	for _, url := range fleet.URLs() {
-		log.Info("simulating", slog.String("engine", c.Engine), slog.String("model", c.Model), slog.String("url", url))
+		l.Info("simulating", slog.String("engine", c.Engine), slog.String("model", c.Model), slog.String("url", url))
 	}
 	if err := fleet.Run(env.Ctx); err != nil && env.Ctx.Err() == nil {
 		return err

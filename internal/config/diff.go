@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -15,6 +16,22 @@ func Diff(before, after *Config) []string {
 	d := differ{before: before, after: after}
 	d.compare(reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem(), side{}, side{}, note{})
 	return d.changes
+}
+
+// restartKeys are the keys and sections that are read once, at start. All others
+// take effect when a file is loaded again.
+var restartKeys = []string{
+	"server.listen", "server.header_timeout", "server.idle_timeout", "server.max_header_bytes",
+	"admin.listen", "log.format", "proxy", "cache", "fleet", "upstream",
+}
+
+// Live reports whether a change, as Diff gives it, can take effect without a
+// restart.
+func Live(change string) bool {
+	path, _, _ := strings.Cut(change, ": ")
+	return !slices.ContainsFunc(restartKeys, func(key string) bool {
+		return path == key || strings.HasPrefix(path, key+".")
+	})
 }
 
 // differ collects changes.

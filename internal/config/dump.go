@@ -52,8 +52,7 @@ func (d dumper) node(v reflect.Value, p place) *yaml.Node {
 // isAbsent reports whether a key is left out: an optional value that is not
 // given, and inside lists, whose entries have no defaults, every zero.
 func isAbsent(v reflect.Value, p place) bool {
-	switch v.Kind() {
-	case reflect.Pointer, reflect.Slice:
+	if v.Kind() == reflect.Pointer || v.Kind() == reflect.Slice {
 		return v.IsZero()
 	}
 	return strings.Contains(p.path, "[") && v.IsZero()

@@ -237,7 +237,7 @@ func keySchema(f field, visit func(reflect.Type)) *jsonschema.Schema {
 // generateDocs writes the reference page.
 func generateDocs(d describer) []byte {
 	var sb strings.Builder
-	sb.WriteString(docsHead)
+	sb.WriteString(strings.Replace(docsHead, "RESTART", "`"+strings.Join(restartKeys, "`, `")+"`", 1))
 	described := make(map[reflect.Type]string)
 	walkSections(func(t reflect.Type, path string) {
 		if path != "" {
@@ -340,8 +340,8 @@ pools:
 - **References**: any value may be ` + "`${env:NAME}` or `${file:PATH}`" + ` (relative to the configuration file), alone or inside other
   text; ` + "`$${`" + ` is a literal ` + "`${`" + `. Secrets must be references. Nothing that a reference stands for is ever shown.
 - **Reloads**: ` + "`SIGHUP`, `POST /-/reload`" + ` or a change of the file or of a file that it refers to. A reload that has faults
-  changes nothing and lists all of them in the log. Running requests and all counters go on. The keys of ` + "`server`" + ` and
-  ` + "`admin.listen`, `cache`, `log`, `proxy` and `upstream`" + ` need a restart; a reload that changes them says so.
+  changes nothing and lists all of them in the log. Running requests and all counters go on. Changes of these wait for a
+  restart, and the reload says so: RESTART.
 `
 
 func TestSchemaIsCurrent(t *testing.T) {

@@ -281,6 +281,27 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+func TestLive(t *testing.T) {
+	f := func(change string, want bool) {
+		t.Helper()
+		if got := Live(change); got != want {
+			t.Errorf("Live(%q) = %t; want %t", change, got, want)
+		}
+	}
+	f("server.grace: 5m -> 6m", true)
+	f("server.listen: :80 -> :81", false)
+	f("pools[fleet.x]: added", true)
+	f("pools[m].instances[a].url: http://a -> http://b", true)
+	f("proxy.retries: 1 -> 2", false)
+	f("fleet.health.interval: 1s -> 2s", false)
+	f("routing.policy: cost -> random", true)
+	for _, key := range restartKeys {
+		if !knows(reflect.TypeFor[Config](), key) {
+			t.Errorf("there is no key %s", key)
+		}
+	}
+}
+
 func TestMask(t *testing.T) {
 	f := func(in, want string, secrets ...string) {
 		t.Helper()

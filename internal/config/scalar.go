@@ -25,10 +25,10 @@ func (t text) is(tags ...string) bool {
 // shown is the value as faults quote it. What a reference stands for may be a
 // secret that somebody put into the wrong field; it is never quoted.
 func (t text) shown() string {
-	switch {
-	case t.tag == "":
+	switch t.tag {
+	case "":
 		return "the value that this reference stands for"
-	case t.tag == "!!str":
+	case "!!str":
 		return strconv.Quote(shorten(t.value))
 	default:
 		return shorten(t.value)

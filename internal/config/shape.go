@@ -97,10 +97,10 @@ func sectionsWith(root reflect.Type, key string) []string {
 	var found []string
 	var visit func(t reflect.Type, at string)
 	visit = func(t reflect.Type, at string) {
-		switch t = indirect(t); t.Kind() {
-		case reflect.Slice:
+		switch t = indirect(t); {
+		case t.Kind() == reflect.Slice:
 			visit(t.Elem(), at+"[]")
-		case reflect.Struct:
+		case t.Kind() == reflect.Struct:
 			for _, f := range fieldsOf(t) {
 				if f.key == key {
 					found = append(found, at)

@@ -235,7 +235,8 @@ func TestSources(t *testing.T) {
 	m.Read(Sources{
 		Instances: func(yield func(Instance) bool) {
 			in := Instance{Name: "a\xff", Model: "llama", State: "ready", Breaker: "open", InFlight: 3, QueuedTokens: 9, CapacityBlocks: 1e6, Flushes: 2}
-			_ = yield(in) && yield(in) // the second would fail the scrape
+			twice := in // would fail the scrape
+			_ = yield(in) && yield(twice)
 		},
 		Index: func() Index { return Index{Bytes: 10, LimitBytes: 20, Blocks: 3, Runs: 1} },
 		Held:  func() int { return 5 },
