@@ -279,9 +279,20 @@ func ParseURL(raw string) (*url.URL, error) {
 		return nil, errURLTail
 	}
 	u.Host = strings.ToLower(u.Host)
-	path := strings.TrimSuffix(strings.TrimRight(u.Path, "/"), "/v1")
-	u.Path, u.RawPath = strings.TrimRight(path, "/"), ""
+	u.Path, u.RawPath = trimBase(u.Path), ""
 	return u, nil
+}
+
+// trimBase drops what request paths bring themselves. It drops it as often as it
+// is there, so that a trimmed path stays as it is.
+func trimBase(path string) string {
+	for {
+		path = strings.TrimRight(path, "/")
+		if !strings.HasSuffix(path, "/v1") {
+			return path
+		}
+		path = strings.TrimSuffix(path, "/v1")
+	}
 }
 
 // with fills what c leaves out from d.

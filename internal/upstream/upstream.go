@@ -171,9 +171,20 @@ func ParseBase(raw string) (*url.URL, error) {
 	case base.Fragment != "":
 		return nil, fmt.Errorf("parse base URL of host %s: %w", base.Host, ErrFragment)
 	}
-	path := strings.TrimSuffix(strings.TrimRight(base.Path, "/"), "/v1")
-	base.Path, base.RawPath = strings.TrimRight(path, "/"), ""
+	base.Path, base.RawPath = trimBase(base.Path), ""
 	return base, nil
+}
+
+// trimBase drops what request paths bring themselves. It drops it as often as it
+// is there, so that a trimmed path stays as it is.
+func trimBase(path string) string {
+	for {
+		path = strings.TrimRight(path, "/")
+		if !strings.HasSuffix(path, "/v1") {
+			return path
+		}
+		path = strings.TrimSuffix(path, "/v1")
+	}
 }
 
 // Instance returns the RoundTripper of one instance. It sends req to req.URL's

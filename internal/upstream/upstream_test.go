@@ -171,6 +171,7 @@ func TestAddress(t *testing.T) {
 	f("http://e:8000", "/v1/chat/completions", "http://e:8000/v1/chat/completions")
 	f("http://e:8000/", "/health", "http://e:8000/health")
 	f("http://e:8000/v1", "/v1/models", "http://e:8000/v1/models")
+	f("http://e:8000/v1/v1", "/v1/models", "http://e:8000/v1/models")
 	f("http://e:8000/v1/", "/health", "http://e:8000/health")
 	f("https://api.example.com/openai/v1", "/v1/models", "https://api.example.com/openai/v1/models")
 	f("https://api.example.com/engine?api-version=7", "/v1/models?x=1", "https://api.example.com/engine/v1/models?api-version=7&x=1")
