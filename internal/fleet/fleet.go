@@ -74,7 +74,8 @@ type Event struct {
 	// KVTokens is the capacity of the KV cache in tokens, 0 when unknown. Set for
 	// Joined and Capacity.
 	KVTokens int
-	// Reason is a short word, set for Restarted and Down.
+	// Reason is set for Restarted (start_time, counters or refused) and for Down
+	// (what the last probe found, for people).
 	Reason string
 }
 
