@@ -43,7 +43,7 @@ func (a *attempt) answer(resp *http.Response) *upstream.Fault {
 		return a.pass(resp, buf.Bytes())
 	}
 	var parsed dialect.Answer
-	if readable(resp.Header) {
+	if hasType(resp.Header, "application/json") {
 		parsed, err = dialect.ParseAnswer(a.x.kind, buf.Bytes())
 	}
 	var f *upstream.Fault
@@ -61,11 +61,6 @@ func (a *attempt) answer(resp *http.Response) *upstream.Fault {
 		answer: parsed.Message, joins: parsed.Joinable,
 	})
 	return nil
-}
-
-// readable reports whether a body is what it seems: JSON that is not packed.
-func readable(h http.Header) bool {
-	return isJSON(h.Get("Content-Type")) && h.Get("Content-Encoding") == ""
 }
 
 // whole sends an answer of which everything is there.
@@ -111,11 +106,7 @@ func (a *attempt) answered() {
 	now := time.Now()
 	a.first = true
 	a.x.rec.First = now
-	if !generates(a.x.kind) {
-		// The answer is the end of prefill; that of a generated answer came at a time
-		// that nobody has seen.
-		a.lease.FirstToken(now)
-	}
+	a.lease.FirstToken(now)
 	if a.x.order.indexed {
 		a.x.g.deps.Index.Confirm(&a.x.order.seat.placement)
 	}

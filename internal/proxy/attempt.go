@@ -56,6 +56,8 @@ func (x *exchange) attempt() *upstream.Fault {
 			a.cancel(upstream.NewFault(upstream.Transient, causeTTFT, "no content within "+a.patience().String()))
 		})
 		defer a.timer.Stop()
+	} else {
+		defer time.AfterFunc(x.order.seat.ready, a.assumeFirst).Stop()
 	}
 	resp, fault := a.send()
 	if resp == nil {
@@ -142,22 +144,23 @@ func (a *attempt) request() *http.Request {
 
 // receive passes the instance's answer on.
 func (a *attempt) receive(resp *http.Response) *upstream.Fault {
-	kind := resp.Header.Get("Content-Type")
-	if resp.StatusCode <= 299 && strings.HasPrefix(kind, "text/event-stream") {
+	if resp.StatusCode <= 299 && hasType(resp.Header, "text/event-stream") {
 		return a.stream(resp)
 	}
 	begun := a.x.out.hush()
 	switch {
 	case resp.StatusCode > 299:
 		return a.passError(resp)
-	case a.x.rec.Streamed && !isJSON(kind) && !begun:
+	case a.x.rec.Streamed && !hasType(resp.Header, "application/json") && !begun:
 		return a.raw(resp)
 	}
 	return a.answer(resp)
 }
 
-func isJSON(contentType string) bool {
-	return strings.HasPrefix(contentType, "application/json") || contentType == ""
+// hasType reports whether a body is of the type and can be read as such. Packed
+// bodies cannot.
+func hasType(h http.Header, contentType string) bool {
+	return strings.HasPrefix(h.Get("Content-Type"), contentType) && h.Get("Content-Encoding") == ""
 }
 
 // failed ends an attempt of which nothing has reached the client.
@@ -185,6 +188,16 @@ func (a *attempt) firstContent(now time.Time) bool {
 	}
 	a.x.g.wake(now, nil)
 	return true
+}
+
+// assumeFirst takes the prefill of an answer that does not stream to be over when
+// it was expected to be. Nobody sees its first token, and if it were held against
+// the instance until the answer is there, every instance that writes long answers
+// would look full. It runs beside the handler and touches none of its state.
+func (a *attempt) assumeFirst() {
+	now := time.Now()
+	a.lease.FirstToken(now)
+	a.x.g.wake(now, nil)
 }
 
 // release gives the lease back. Only the first call counts.

@@ -20,6 +20,7 @@ type client struct {
 	status  int        // what the client saw; 0: nothing yet
 	stream  bool       // the status was sent by a heartbeat: only events may follow
 	sent    int64
+	tail    byte  // the last one sent
 	err     error // of the first write that failed
 	pulse   *time.Timer
 	pause   time.Duration
@@ -67,6 +68,9 @@ func (c *client) writeLocked(p []byte) error {
 	c.deadline()
 	n, err := c.w.Write(p)
 	c.sent += int64(n)
+	if n > 0 {
+		c.tail = p[n-1]
+	}
 	c.err = err
 	return err
 }
@@ -86,6 +90,21 @@ func (c *client) eventLocked(p []byte) error {
 		c.err = err
 	}
 	return c.err
+}
+
+// insert sends an event or comment of ours between two of the instance's.
+func (c *client) insert(p []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.insertLocked(p)
+}
+
+func (c *client) insertLocked(p []byte) error {
+	if c.tail == '\r' {
+		// The LF that belongs to it has not come, or not yet.
+		p = append([]byte{'\n'}, p...)
+	}
+	return c.eventLocked(p)
 }
 
 // seen is the status that the client has seen; 0 when it has seen none.
@@ -125,7 +144,7 @@ func (c *client) fail(kind dialect.Kind, e *dialect.Error, streaming bool) bool 
 	if !streaming && !c.stream {
 		return false
 	}
-	_ = c.eventLocked(dialect.EventError(kind, e)) // a client that is gone needs no answer
+	_ = c.insertLocked(dialect.EventError(kind, e)) // a client that is gone needs no answer
 	return true
 }
 

@@ -39,7 +39,7 @@ func (a *attempt) conclude(e ending) {
 		return
 	}
 	if e.fault == nil {
-		a.learn(e)
+		a.learn()
 	}
 	a.remember(e)
 }
@@ -48,15 +48,22 @@ func (a *attempt) conclude(e ending) {
 func (a *attempt) account(e ending) {
 	r := &a.x.rec
 	r.OutputTokens = e.tokens
-	if e.usage.HasUsage {
+	if u := e.usage; u.HasUsage {
+		if u.Prompt > 0 && r.PromptTokens > 0 {
+			// Predictions count in tokens as estimated. In shares of the prompt they mean
+			// the same, and that is what they are compared in.
+			scale := float64(u.Prompt) / float64(r.PromptTokens)
+			r.PredictedTokens = min(int(float64(r.PredictedTokens)*scale), u.Prompt)
+			r.AvailableTokens = min(int(float64(r.AvailableTokens)*scale), u.Prompt)
+		}
 		r.UsageKnown = true
-		r.PromptTokens, r.OutputTokens = e.usage.Prompt, e.usage.Output
+		r.PromptTokens, r.OutputTokens = u.Prompt, u.Output
 	}
 	r.CachedTokens, r.CachedKnown = a.x.desk.lessons.cached(a.instance.ID(), e.usage)
 }
 
 // learn takes what a good answer has taught about the model and the instance.
-func (a *attempt) learn(e ending) {
+func (a *attempt) learn() {
 	x := a.x
 	r := &x.rec
 	if x.text && r.UsageKnown {

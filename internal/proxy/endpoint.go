@@ -44,11 +44,7 @@ func Paths() []string {
 // a prompt that fills the KV cache. Only those teach and use the index: the
 // other kinds run on engines whose cache, if there is one, nobody reports on.
 func generates(k dialect.Kind) bool {
-	switch k {
-	case dialect.Chat, dialect.Completions, dialect.Responses:
-		return true
-	}
-	return false
+	return k == dialect.Chat || k == dialect.Completions || k == dialect.Responses
 }
 
 // isModels reports whether path lists models, and the one that it asks for.

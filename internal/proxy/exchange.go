@@ -78,7 +78,7 @@ func (x *exchange) close() {
 	}
 	x.g.deps.Recorder.Ended(&x.rec)
 	if x.cut {
-		panic(http.ErrAbortHandler)
+		panic(http.ErrAbortHandler) //nolint:forbidigo // the one way to make net/http cut a connection
 	}
 }
 
@@ -243,7 +243,7 @@ func (x *exchange) findPool() (*fleet.Pool, *refusal) {
 		return pool, nil
 	}
 	if x.call.Model != "" {
-		return nil, refuse(unknownModel(x.call.Model, f.Models()))
+		return nil, x.g.refuseModel(x.call.Model)
 	}
 	var only *fleet.Pool
 	n := 0
@@ -273,6 +273,11 @@ func (x *exchange) describe() {
 	if n := countIDs(&call.Prompt); n > 0 {
 		tokens = n
 	}
+	x.rec.PromptTokens = tokens
+	if x.kind == dialect.Tokenize {
+		// Nothing is prefilled.
+		tokens, x.rec.PromptTokens = 1, 0
+	}
 	o.since = x.rec.Read
 	o.rule = x.g.deps.Rule(x.pool)
 	o.chain = x.hasher.Chain()
@@ -294,7 +299,6 @@ func (x *exchange) describe() {
 	if n := o.rule.HeadChars; n > 0 {
 		o.req.Simple = route.Hash(prefix.SimpleKey(prompt.HeadText(&call.Prompt, n), n))
 	}
-	x.rec.PromptTokens = tokens
 	x.rec.ShortPrompt = len(o.chain) == 0
 	x.rec.Policy = o.rule.Policy.Name()
 }
@@ -364,12 +368,8 @@ func (x *exchange) again(f *upstream.Fault) bool {
 
 // explanation is what there is to say about the request now.
 func (x *exchange) explanation() *Explanation {
-	var why *route.Explanation
-	if o := &x.order; o.explain && o.rule.Policy != nil && o.seat.scene != nil {
-		why = new(route.Explain(o.rule.Policy, &o.req, o.seat.scene, o.seat.decision))
-	}
 	x.rec.Held = x.order.held
-	return explanation(&x.rec, why)
+	return explanation(&x.rec, x.order.seat.why)
 }
 
 // requestID is the client's own name for the request if it is sane, else a new

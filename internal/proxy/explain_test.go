@@ -32,7 +32,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("predicted %d, actual %v, outcome %s", e.Predicted, e.Actual, e.Outcome)
 		}
 		for _, c := range e.Decision.Candidates {
-			if c.Chosen != (c.Name == e.Instance) || c.Chosen && c.Match != e.Predicted || c.Cost <= 0 {
+			if c.Chosen != (c.Name == e.Instance) || c.Chosen && e.Predicted != c.Match*e.PromptTokens/e.Decision.Tokens || c.Cost <= 0 {
 				t.Errorf("candidate %+v", c)
 			}
 		}

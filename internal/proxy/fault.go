@@ -133,6 +133,21 @@ func refuseSeat(d route.Decision, pool *fleet.Pool, now time.Time) *refusal {
 	return r
 }
 
+// refuseModel is the refusal of a model that nobody serves, or that nobody has
+// named yet.
+func (g *Gateway) refuseModel(name string) *refusal {
+	if g.deps.Fleet.Discovering() {
+		return &refusal{
+			public: &dialect.Error{
+				Status: http.StatusServiceUnavailable, Type: serverError, Code: "no_instance_ready",
+				Message: "The instances have not said yet which models they serve.", RetryAfter: minRetryAfter,
+			},
+			class: upstream.Transient, cause: "discovering",
+		}
+	}
+	return refuse(unknownModel(name, g.deps.Fleet.Models()))
+}
+
 // maxListed bounds the names in an answer about an unknown model.
 const maxListed = 20
 

@@ -107,8 +107,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // again and ends what still runs on an instance that has left. It returns at
 // once and calls nobody.
 func (g *Gateway) Watch(e fleet.Event) {
-	switch e.Kind {
-	case fleet.Left, fleet.Restarted:
+	if e.Kind == fleet.Left || e.Kind == fleet.Restarted {
 		g.forget(e.ID)
 	}
 	if e.Kind == fleet.Left {
@@ -177,7 +176,7 @@ func (g *Gateway) wake(now time.Time, but *desk) {
 
 // recovered answers after a panic in a handler.
 func (x *exchange) recovered(v any) {
-	if v == http.ErrAbortHandler {
+	if err, ok := v.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		x.cut = true
 		x.ended(upstream.NewFault(upstream.ClientGone, "aborted", ""))
 		return

@@ -148,15 +148,15 @@ func TestRemovedInstanceEndsWhatRunsThere(t *testing.T) { // A19, A44
 		if a := r.post(chatPath, chat("x", true)); a.status != 404 {
 			t.Errorf("a request for the removed pool: %d", a.status)
 		}
-		tail := ""
+		var tail strings.Builder
 		for lines.Scan() {
-			tail += lines.Text()
+			tail.WriteString(lines.Text())
 		}
 		if d := time.Since(began); d < time.Minute || d > time.Minute+time.Second {
 			t.Errorf("the stream ended after %v; want the drain grace, 1m", d)
 		}
-		if !strings.Contains(tail, "stream_incomplete") {
-			t.Errorf("the stream ended in %q", tail)
+		if !strings.Contains(tail.String(), "stream_incomplete") {
+			t.Errorf("the stream ended in %q", tail.String())
 		}
 		synctest.Wait()
 		if s := r.index.Stats(); s.Blocks != 0 {

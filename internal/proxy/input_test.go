@@ -256,6 +256,16 @@ func TestNotReady(t *testing.T) {
 	})
 }
 
+func TestUnknownModelWhileDiscovering(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1, func(s *setup) { s.pool = func(p *fleet.PoolConfig) { p.Model = "" } })
+		a := r.post(chatPath, chat("x", true))
+		if e := errorOf(t, a.body); a.status != 503 || e.Code != "no_instance_ready" || a.header.Get("Retry-After") != "1" {
+			t.Errorf("got %d %+v", a.status, e)
+		}
+	})
+}
+
 func TestKeys(t *testing.T) { // T25: masked; T56: no client credential passes
 	synctest.Test(t, func(t *testing.T) {
 		const key = "wr-abc-thisisasecret"

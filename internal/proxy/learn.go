@@ -109,6 +109,7 @@ func media(r *prompt.Request) bool {
 			switch r.Messages[i].Parts[j].Kind {
 			case prompt.Image, prompt.Audio, prompt.Video, prompt.File:
 				return true
+			default:
 			}
 		}
 	}

@@ -45,7 +45,7 @@ func (x *exchange) serveModels() *refusal {
 		all := x.g.models()
 		i := slices.IndexFunc(all, func(m model) bool { return m.ID == id })
 		if i < 0 {
-			return refuse(unknownModel(id, x.g.deps.Fleet.Models()))
+			return x.g.refuseModel(id)
 		}
 		answer = all[i]
 	}

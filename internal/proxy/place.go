@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,11 +34,12 @@ type seat struct {
 	lease     *fleet.Lease    // nil: none
 	placement index.Placement // in use when the order is indexed
 	decision  route.Decision
-	match     int // tokens believed to be cached there
-	best      int // tokens believed to be cached at the best instance
-	// scene is the candidates as they were, for the explanation; nil unless asked
-	// for.
-	scene []route.Candidate
+	ready     time.Duration // expected from dispatch to first token
+	match     int           // tokens believed to be cached there
+	best      int           // tokens believed to be cached at the best instance
+	// why is nil unless asked for. It is made under the desk's lock, which guards
+	// the policy, too.
+	why *route.Explanation
 }
 
 // desk places the requests of one pool. Match, choice, acquisition and the note
@@ -54,7 +56,7 @@ type desk struct {
 
 	mu         sync.Mutex // guards below; taken before Instance.mu and the index's lock
 	hall       route.Hall[*waiter]
-	offered    time.Time         // last offer
+	checked    time.Time         // last recheck
 	snapshot   []route.Candidate // the instances at one moment
 	candidates []route.Candidate // the snapshot as one order sees it
 	held       []index.Held
@@ -77,9 +79,13 @@ type waiter struct {
 // a pause.
 const recheckEvery = 500 * time.Millisecond
 
-// maxOffers bounds the work of one wake-up: those in front come first, and the
-// rest is looked at when there is more room.
-const maxOffers = 128
+// A wake-up comes with each first token and each end, so looking through those
+// who wait must be short: those in front come first, and all are looked at once
+// in a while.
+const (
+	wakeBudget    = 200 * time.Microsecond
+	recheckBudget = 5 * time.Millisecond
+)
 
 // place finds the order a seat and waits for one when it should. Without a seat,
 // order.seat says why.
@@ -115,6 +121,13 @@ func (d *desk) step(o *order) *waiter {
 	w := &waiter{order: o, until: until, ready: make(chan struct{})}
 	w.ticket = d.hall.Add(w, o.since, d.prefillLocked(o), until)
 	d.countLocked()
+	// What came free after the snapshot, and before the count, woke nobody.
+	d.lookLocked(now)
+	if d.chooseLocked(o, now); o.seat.lease != nil {
+		d.hall.Remove(w.ticket)
+		d.countLocked()
+		return nil
+	}
 	return w
 }
 
@@ -167,6 +180,9 @@ func (d *desk) settleLocked(o *order, now time.Time) {
 	if dec := &o.seat.decision; o.seat.lease == nil && dec.Index >= 0 && dec.Hold {
 		dec.Hold = false
 		d.takeLocked(o, now)
+		if o.seat.why != nil {
+			o.seat.why.Hold = false
+		}
 	}
 }
 
@@ -204,7 +220,7 @@ func (d *desk) chooseLocked(o *order, now time.Time) {
 		d.candidates[dec.Index].Excluded = route.Full
 	}
 	if o.explain {
-		o.seat.scene = append(o.seat.scene[:0], d.candidates...)
+		o.seat.why = new(route.Explain(o.rule.Policy, &o.req, d.candidates, o.seat.decision))
 	}
 }
 
@@ -214,7 +230,6 @@ func (d *desk) matchLocked(o *order) {
 	if !o.indexed || len(o.chain) == 0 {
 		return
 	}
-	clear(d.held)
 	d.held = d.g.deps.Index.Match(o.chain, d.held)
 	perBlock := float64(d.g.deps.BlockBytes) / o.perTok
 	for i := range d.candidates {
@@ -239,22 +254,29 @@ func (d *desk) restrictLocked(o *order) {
 				c.Excluded = route.Failed
 			}
 		}
-		if o.thread != 0 && c.NameHash == o.thread && c.Excluded == route.Eligible {
+		if o.thread != 0 && c.NameHash == o.thread && lives(c.Excluded) {
 			d.candidates = append(d.candidates[:0], *c)
 			return
 		}
 	}
 }
 
+// lives reports whether an instance that may not be chosen now still has what it
+// made before.
+func lives(e route.Exclusion) bool {
+	return e == route.Eligible || e == route.Full || e == route.Cooling || e == route.Failed
+}
+
 // takeLocked acquires the chosen instance and reports whether it could.
 func (d *desk) takeLocked(o *order, now time.Time) bool {
 	c := &d.candidates[o.seat.decision.Index]
-	charge := fleet.Charge{Uncached: max(o.req.Tokens-c.Match, 1), Prompt: o.req.Tokens, Output: o.req.Output}
+	charge := fleet.Charge{Uncached: int(uncached(o, c)), Prompt: o.req.Tokens, Output: o.req.Output}
 	lease, ok := d.pool.Acquire(c.ID, charge, now)
 	if !ok {
 		return false
 	}
 	o.seat.lease, o.seat.match = lease, c.Match
+	o.seat.ready = prefill(o, c) + waiting(o, c)
 	if o.indexed {
 		d.g.deps.Index.Place(c.ID, o.chain, &o.seat.placement)
 	}
@@ -267,10 +289,27 @@ func (d *desk) prefillLocked(o *order) time.Duration {
 	if i >= len(d.candidates) {
 		return 0
 	}
-	c := &d.candidates[i]
-	n, u := float64(o.req.Tokens), float64(max(o.req.Tokens-c.Match, 1))
-	return time.Duration(u * (c.Speed.PrefillToken + c.Speed.PrefillQuad*(n-u/2)) * float64(time.Second))
+	return prefill(o, &d.candidates[i])
 }
+
+// prefill is the expected prefill of the order on a candidate.
+func prefill(o *order, c *route.Candidate) time.Duration {
+	n, u := float64(o.req.Tokens), uncached(o, c)
+	return seconds(u * (c.Speed.PrefillToken + c.Speed.PrefillQuad*(n-u/2)))
+}
+
+// waiting is the expected time that a candidate spends on others before the first
+// token of the order.
+func waiting(o *order, c *route.Candidate) time.Duration {
+	steps := math.Ceil((c.Load.Queued + uncached(o, c)) / float64(max(c.Speed.StepTokens, 1)))
+	return seconds(c.Speed.PrefillToken*c.Load.Queued + steps*(c.Speed.DecodeBase+c.Speed.DecodeCtx*c.Load.Context))
+}
+
+// uncached is how many tokens of the order a candidate would have to prefill:
+// engines do at least the last one again.
+func uncached(o *order, c *route.Candidate) float64 { return float64(max(o.req.Tokens-c.Match, 1)) }
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // wake offers held requests what there is now.
 func (d *desk) wake(now time.Time) {
@@ -279,7 +318,7 @@ func (d *desk) wake(now time.Time) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.offerLocked(now)
+	d.offerLocked(now, wakeBudget)
 }
 
 // recheck is a wake-up by time. However many wait, they look once in a while
@@ -287,8 +326,9 @@ func (d *desk) wake(now time.Time) {
 func (d *desk) recheck(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now.Sub(d.offered) >= recheckEvery {
-		d.offerLocked(now)
+	if now.Sub(d.checked) >= recheckEvery {
+		d.checked = now
+		d.offerLocked(now, recheckBudget)
 	}
 }
 
@@ -308,26 +348,28 @@ func (d *desk) releaseAndOffer(l *fleet.Lease, o fleet.Outcome, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.Release(now, o)
-	d.offerLocked(now)
+	d.offerLocked(now, wakeBudget)
 }
 
-// offerLocked offers held requests, those in front first, what there is.
-func (d *desk) offerLocked(now time.Time) {
-	d.offered = now
-	room, offers := d.lookLocked(now), 0
-	if !room {
+// offerLocked offers held requests what there is, those in front first, for so
+// long.
+func (d *desk) offerLocked(now time.Time, budget time.Duration) {
+	more := d.lookLocked(now)
+	if !more {
 		return
 	}
+	stop := time.Now().Add(budget)
 	d.hall.Each(func(w *waiter) bool {
-		if offers++; !room || offers > maxOffers {
+		if !more {
 			return false
 		}
 		d.chooseLocked(w.order, now)
 		if w.order.seat.lease == nil {
+			more = time.Now().Before(stop)
 			return false
 		}
 		close(w.ready)
-		room = d.lookLocked(now)
+		more = d.lookLocked(now)
 		return true
 	})
 	d.countLocked()

@@ -96,8 +96,10 @@ func TestSharedSystemPromptUsesAll(t *testing.T) { // A5
 
 func TestSiblingsStayTogether(t *testing.T) { // A11
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 8, always(testkit.Act{Before: 300 * time.Millisecond}))
-		prefix := long("a new document", 2000)
+		r := newRig(t, 8, always(testkit.Act{Before: 300 * time.Millisecond}), func(s *setup) {
+			s.instance = func(_ int, c *fleet.InstanceConfig) { c.Profile = "llama-3.1-70b-8xh100" }
+		})
+		prefix := long("a new document", 8000)
 		var wg sync.WaitGroup
 		for i := range 16 {
 			wg.Go(func() {
@@ -108,7 +110,7 @@ func TestSiblingsStayTogether(t *testing.T) { // A11
 		wg.Wait()
 		blind, used := 0, 0
 		for _, rec := range r.books.records {
-			if rec.AvailableTokens < 1900 {
+			if rec.AvailableTokens < 7800 {
 				blind++
 			}
 		}
@@ -129,7 +131,7 @@ func TestSiblingsStayTogether(t *testing.T) { // A11
 
 func TestConversationStaysWhileOthersSpread(t *testing.T) { // A9
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 4)
+		r := newRig(t, 4, always(testkit.Act{Before: 200 * time.Millisecond, Gap: 20 * time.Millisecond}))
 		home := ""
 		talk := long("conversation", 1000)
 		for turn := range 10 {
@@ -157,7 +159,7 @@ func TestConversationStaysWhileOthersSpread(t *testing.T) { // A9
 
 func TestNewInstanceGetsTraffic(t *testing.T) { // A10
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 3, func(s *setup) {
+		r := newRig(t, 3, always(testkit.Act{Before: 50 * time.Millisecond, Gap: 20 * time.Millisecond}), func(s *setup) {
 			s.pool = func(p *fleet.PoolConfig) { p.Instances = p.Instances[:2] }
 		})
 		for i := range 20 {
@@ -284,6 +286,24 @@ func TestLateBinding(t *testing.T) {
 		})
 		if rec := got[100]; rec.Held > 901*time.Millisecond || rec.Instance != "e0" {
 			t.Errorf("held %v, then on %s; want 900ms on the one that came free: %+v", rec.Held, rec.Instance, rec)
+		}
+		r.idle()
+	})
+}
+
+// TestWholeAnswersAreNotPrefillForEver has long answers that do not stream: they
+// must not look like prompts that are still being read.
+func TestWholeAnswersAreNotPrefillForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1, always(testkit.Act{Before: 30 * time.Second}))
+		bodies := map[int]string{}
+		for i := range 10 {
+			bodies[2000*i] = chat(long(fmt.Sprint("document ", i), 6000), false)
+		}
+		for at, rec := range r.timeline(bodies) {
+			if rec.Held > 0 || rec.Status != 200 {
+				t.Errorf("request %d: %d, held %v; want it sent at once", at, rec.Status, rec.Held)
+			}
 		}
 		r.idle()
 	})

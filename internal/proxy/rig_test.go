@@ -20,7 +20,6 @@ import (
 	"github.com/warmroute/warmroute/internal/route"
 	"github.com/warmroute/warmroute/internal/testkit"
 	"github.com/warmroute/warmroute/internal/upstream"
-	"github.com/warmroute/warmroute/prefix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -101,6 +100,9 @@ func newRig(t testing.TB, n int, edit ...func(*setup)) *rig {
 				r.index.Join(e.ID, e.Name, 0)
 			case fleet.Left:
 				r.index.Leave(e.ID)
+			case fleet.Restarted:
+				r.index.Flush(e.ID)
+			default:
 			}
 			if gateway != nil {
 				gateway.Watch(e)
@@ -259,12 +261,3 @@ func errorOf(t testing.TB, body string) (e struct{ Message, Type, Param, Code st
 
 // calls counts the requests that engine i got.
 func (r *rig) calls(i int) int { return len(r.engines[i].Calls()) }
-
-// match is what instance i is believed to hold of a chain.
-func (r *rig) match(c prefix.Chain, id prefix.InstanceID) index.Held {
-	held := r.index.Match(c, nil)
-	if int(id) >= len(held) {
-		return index.Held{}
-	}
-	return held[id]
-}

@@ -151,8 +151,9 @@ func (s *stream) ending(f *upstream.Fault) ending {
 // done ends a stream at its marker.
 func (s *stream) done(marker []byte) {
 	s.conclude(s.ending(nil))
-	if s.x.explain {
-		marker = append(s.x.explanationComment(), marker...)
+	if s.x.explain && s.x.out.insert(s.x.explanationComment()) != nil {
+		s.x.ended(s.x.goneFault())
+		return
 	}
 	if s.x.out.event(marker) != nil {
 		s.x.ended(s.x.goneFault())
@@ -214,7 +215,7 @@ func (s *stream) eof(err error) *upstream.Fault {
 // nothing is missing.
 func (s *stream) unmarked() *upstream.Fault {
 	s.conclude(s.ending(nil))
-	if s.x.explain && s.x.out.event(s.x.explanationComment()) != nil {
+	if s.x.explain && s.x.out.insert(s.x.explanationComment()) != nil {
 		s.x.ended(s.x.goneFault())
 		return nil
 	}
