@@ -195,8 +195,9 @@ func (v *verifier) slots() error {
 		if in == nil {
 			continue
 		}
-		last := uint32(0)
+		last, total := uint32(0), 0
 		for page, p := range in.stack.dir {
+			total += int(p.sum)
 			v.use(slotClass)
 			sum := 0
 			for i := range int(p.n) {
@@ -220,6 +221,9 @@ func (v *verifier) slots() error {
 			if p.n == 0 || int(p.sum) != sum {
 				return fmt.Errorf("instance %d: page %d of %d slots has sum %d, want %d", n, page, p.n, p.sum, sum)
 			}
+		}
+		if total != in.stack.total {
+			return fmt.Errorf("instance %d: stack has weight %d, want %d", n, in.stack.total, total)
 		}
 		seq, depth, used := in.stack.cut(mem, in.learn.blocks())
 		if seq+1 < in.since {

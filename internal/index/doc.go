@@ -14,7 +14,7 @@
 //   - stack.go: the touches of one instance and their stack distances.
 //   - room.go: forgetting, so that the memory cap holds before each insertion.
 //   - arena.go: the pages that everything above is stored in.
-//   - save.go, load.go, file.go: the snapshot; the format is described at [Index.Save].
+//   - save.go, load.go, decode.go, file.go: the snapshot; the format is described at [Index.Save].
 //   - config.go, stats.go: settings and numbers.
 //
 // # Rules that always hold
@@ -23,7 +23,7 @@
 //   - A run has at least one holder, and one of them holds all of it. A run with children is held in full by all their holders.
 //   - In the order of use a parent is newer than its children.
 //   - The weight of a slot is the number of blocks that it touched last, forgotten ones included.
-//   - What the index takes from the heap never exceeds [Config.Memory], not even for a moment.
+//   - What the index takes from the heap never exceeds [Config.Memory], not even for a moment; loading and saving need a little beside it.
 //
 // The package is pure: it reads no clock, starts no goroutine and logs nothing. All methods of [Index] may be called concurrently.
 package index

@@ -3,6 +3,7 @@ package index
 import (
 	"container/list"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/warmroute/warmroute/prefix"
 )
@@ -139,8 +140,7 @@ func (e *engine) finish(j *job) {
 		e.blocks[k] = c
 		j.cells = append(j.cells, c)
 	}
-	for i := len(j.cells) - 1; i >= 0; i-- {
-		c := j.cells[i]
+	for _, c := range slices.Backward(j.cells) {
 		if c.refs--; c.refs == 0 {
 			if e.blocks[c.key] == c {
 				c.in = e.free.PushBack(c)

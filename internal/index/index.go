@@ -324,7 +324,7 @@ func (x *Index) settleLocked(in *instance) {
 }
 
 // SetCapacity tells an instance's cache size in blocks, as its configuration or a scrape says it. It is where learning starts from;
-// telling the same again changes nothing.
+// telling about the same again (within a quarter) changes nothing.
 func (x *Index) SetCapacity(id prefix.InstanceID, blocks int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

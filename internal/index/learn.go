@@ -57,7 +57,7 @@ func (x *Index) learnLocking(p *Placement, r Report) bool {
 	p.learned = true
 	in := p.in
 	in.counts.reports++
-	in.counts.reported += uint64(max(0, r.CachedBlocks))
+	in.counts.reported += uint64(max(0, r.CachedBlocks) + 0.5)
 	in.counts.expected += uint64(p.resident)
 	if p.seq < in.since || p.epoch != in.epoch {
 		return false // what was believed then was flushed since
@@ -131,9 +131,13 @@ const (
 	margin = 1.2
 )
 
+// sameTold is the change of a told capacity that is no news, as a share. Capacities told in tokens and converted with a learned ratio
+// drift, and must not undo what was learned.
+const sameTold = 0.25
+
 // tell sets what is known of the capacity from outside, and reports whether that is news.
 func (l *learner) tell(blocks int) bool {
-	if blocks <= 0 || blocks == l.told {
+	if blocks <= 0 || math.Abs(float64(blocks-l.told)) <= sameTold*float64(l.told) {
 		return false
 	}
 	*l = learner{told: blocks, capacity: float64(blocks)}

@@ -252,3 +252,25 @@ func TestTokenReport(t *testing.T) {
 	f(3200, 6400, 25600, 50, 5)
 	f(9999, 6400, 25600, 100, 1.25)
 }
+
+// TestLearnTold repeats what is known of the capacity, as scrapes do.
+func TestLearnTold(t *testing.T) {
+	x := newIndex(1)
+	f := func(blocks int, want float64) {
+		t.Helper()
+		x.SetCapacity(0, blocks)
+		if got := x.insts[0].learn.capacity; got != want {
+			t.Errorf("told %d: capacity %g, want %g", blocks, got, want)
+		}
+	}
+	f(1000, 1000)
+	x.insts[0].learn.capacity = 1100
+	f(1000, 1100)
+	f(1050, 1100) // the bytes per token drifted
+	f(0, 1100)
+	f(-1, 1100)
+	f(1300, 1300)
+	f(1000, 1300)
+	f(700, 700)
+	x.SetCapacity(3, 7)
+}

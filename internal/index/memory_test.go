@@ -51,34 +51,34 @@ func TestMemory(t *testing.T) {
 		runtime.KeepAlive(x)
 	}
 	f("long chains", 4, func(x *Index) {
-		for i := range 1000 {
+		for i := range 300 {
 			serve(x, prefix.InstanceID(i%4), rising(1_000_000*i, 512))
 		}
 	})
 	f("1k-token prompts", 8, func(x *Index) {
-		for i := range 20_000 {
+		for i := range 8000 {
 			serve(x, prefix.InstanceID(i%8), rising(1000*i, 16))
 		}
 	})
 	f("tails of one block", 2, func(x *Index) {
 		shared := rising(0, 100)
-		for i := range 100_000 {
+		for i := range 30_000 {
 			serve(x, prefix.InstanceID(i%2), append(shared[:100:100], prefix.Block(mix(uint64(i)))))
 		}
 	})
 	f("tails of two and three blocks", 2, func(x *Index) {
 		shared := rising(0, 100)
-		for i := range 50_000 {
+		for i := range 15_000 {
 			serve(x, prefix.InstanceID(i%2), append(shared[:100:100], rising(1000+10*i, 2+i%2)...))
 		}
 	})
 	f("prompts of one block", 1, func(x *Index) {
-		for i := range 100_000 {
+		for i := range 30_000 {
 			serve(x, 0, prefix.Chain{prefix.Block(mix(uint64(i)))})
 		}
 	})
 	f("everywhere", 64, func(x *Index) {
-		for i := range 3000 {
+		for i := range 800 {
 			for id := range prefix.InstanceID(64) {
 				serve(x, id, rising(1000*i, 6))
 			}
@@ -86,7 +86,7 @@ func TestMemory(t *testing.T) {
 	})
 	f("conversations that move", 16, func(x *Index) {
 		rnd := rand.New(rand.NewPCG(1, 1))
-		for i := range 1500 {
+		for i := range 300 {
 			c := rising(1_000_000*i, 400)
 			for n := 10; n < 400; n += 5 + rnd.IntN(20) {
 				serve(x, prefix.InstanceID(rnd.IntN(16)), c[:n])
@@ -97,16 +97,16 @@ func TestMemory(t *testing.T) {
 
 // TestDistinct places many distinct prompts under a cap; BenchmarkDistinct places ten million under the default one.
 func TestDistinct(t *testing.T) {
-	n := 600_000
+	n := 200_000
 	if testing.Short() {
-		n = 100_000
+		n = 50_000
 	}
-	x, heap := distinct(t, n, 16<<20)
+	x, heap := distinct(t, n, 8<<20)
 	checkIndex(t, x)
 	s := x.Stats()
 	t.Logf("heap %d, %+v", heap, s)
-	if s.Blocks < 1_000_000 {
-		t.Errorf("only %d blocks in 16 MiB", s.Blocks)
+	if s.Blocks < 500_000 {
+		t.Errorf("only %d blocks in 8 MiB", s.Blocks)
 	}
 	if s.Forgotten+uint64(s.Runs) != uint64(n) {
 		t.Errorf("%d forgotten, %d runs of %d", s.Forgotten, s.Runs, n)
@@ -115,7 +115,7 @@ func TestDistinct(t *testing.T) {
 
 // TestMemoryShift changes the size of prompts under the cap: memory must not stay bound to the old sizes.
 func TestMemoryShift(t *testing.T) {
-	x := New(Config{Memory: 8 << 20})
+	x := New(Config{Memory: 4 << 20})
 	x.Join(0, "a", 0)
 	hot := rising(0, 30)
 	f := func(blocks, n int, least int64) {
@@ -131,11 +131,11 @@ func TestMemoryShift(t *testing.T) {
 		}
 		checkIndex(t, x)
 	}
-	f(5, 60_000, 250_000)
-	f(100, 10_000, 600_000)
-	f(1, 150_000, 90_000)
-	f(700, 2000, 700_000)
-	f(16, 40_000, 500_000)
+	f(5, 30_000, 125_000)
+	f(100, 5000, 300_000)
+	f(1, 70_000, 45_000)
+	f(700, 1000, 300_000)
+	f(16, 20_000, 250_000)
 	wantHeld(t, x, hot, Held{30, 30})
 }
 
@@ -176,7 +176,7 @@ func TestNoGrowth(t *testing.T) {
 	}
 	checkIndex(t, x)
 	used := x.Stats().Used
-	for range 5000 {
+	for range 1500 {
 		round()
 	}
 	if got := x.Stats().Used; got > used+used/4 {

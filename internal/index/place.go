@@ -1,10 +1,14 @@
 package index
 
-import "github.com/warmroute/warmroute/prefix"
+import (
+	"slices"
+
+	"github.com/warmroute/warmroute/prefix"
+)
 
 // Placement is one request on one instance, from [Index.Place] until [Index.Finish] or [Index.TakeBack]. It keeps the chain that was
-// placed: its blocks must not change before the end, but more may be appended. The zero Placement is inert. It must not be used by two
-// goroutines at a time.
+// placed: its blocks must not change before the end, but more may be appended. The zero Placement is inert. A Placement must not be used
+// by two goroutines at a time, nor copied before its end; used again, it keeps its memory.
 type Placement struct {
 	in              *instance
 	chain           prefix.Chain
@@ -14,7 +18,6 @@ type Placement struct {
 	state           placementState
 	learned         bool
 	spans           []span
-	few             [4]span // first memory of spans
 }
 
 type placementState uint8
@@ -96,9 +99,6 @@ func (x *Index) Place(id prefix.InstanceID, c prefix.Chain, p *Placement) {
 		x.short++
 	}
 	p.in, p.epoch, p.chain, p.state = in, in.epoch, c, sent
-	if p.spans == nil {
-		p.spans = p.few[:0]
-	}
 	p.seq = x.touchLocked(in, c, p)
 }
 
@@ -194,8 +194,8 @@ func (x *Index) touchLocked(in *instance, c prefix.Chain, p *Placement) uint32 {
 		x.touchRunLocked(in, s, seq, p == nil)
 	}
 	x.growLocked(in, c, seq, p == nil)
-	for i := len(x.walk) - 1; i >= 0; i-- {
-		x.tree.use(x.walk[i].at)
+	for _, s := range slices.Backward(x.walk) {
+		x.tree.use(s.at)
 	}
 	sl := newSlot(seq)
 	sl.setTail(x.walk[len(x.walk)-1].at)
@@ -230,6 +230,9 @@ func (x *Index) noteLocked(in *instance, p *Placement) {
 				p.spans = append(p.spans, span{end: end, known: h.confirmed(), seq: h.touch(), reach: last.reach})
 			}
 			continue
+		}
+		if p.spans == nil {
+			p.spans = make([]span, 0, 4)
 		}
 		p.spans = append(p.spans, span{end: end, known: h.confirmed(), seq: h.touch(), reach: in.stack.reach(&t.mem, h.touch())})
 		if sl, _ := in.stack.get(&t.mem, h.touch()); sl != nil && sl.pins() < maxPins {
@@ -369,8 +372,8 @@ func (x *Index) undoLocked(p *Placement) {
 		return
 	}
 	mine, page := in.stack.get(&t.mem, p.seq)
-	if mine == nil {
-		return
+	if mine == nil || mine.tail() != 0 && !x.walk.has(mine.tail()) {
+		return // the latter only with blocks that collide
 	}
 	from := mine.end() - mine.weight() // blocks before it were touched by others since
 	in.stack.add(mine, page, -mine.weight())
@@ -379,7 +382,7 @@ func (x *Index) undoLocked(p *Placement) {
 
 	start := 0
 	for _, sp := range p.spans {
-		x.splitPathLocked(p.chain, int(sp.end))
+		x.splitWalkLocked(int(sp.end))
 		if n := int(sp.end) - max(start, from); n > 0 && sp.seq >= in.since {
 			if sl, page := in.stack.get(&t.mem, sp.seq); sl != nil {
 				in.stack.add(sl, page, n)
@@ -387,17 +390,24 @@ func (x *Index) undoLocked(p *Placement) {
 		}
 		start = int(sp.end)
 	}
-	x.walk = x.walk.find(t, p.chain)
 	x.restoreLocked(p)
 	x.mergePathLocked(p.chain)
 }
 
-// splitPathLocked makes a depth of a chain the border of two runs.
-func (x *Index) splitPathLocked(c prefix.Chain, depth int) {
-	x.walk = x.walk.find(&x.tree, c)
-	for _, s := range x.walk {
+// has reports whether a run is on the way.
+func (p path) has(at ref) bool {
+	return slices.ContainsFunc(p, func(s step) bool { return s.at == at })
+}
+
+// splitWalkLocked makes a depth of the walk the border of two runs.
+func (x *Index) splitWalkLocked(depth int) {
+	for i, s := range x.walk {
 		if k := depth - s.depth; k > 0 && k < x.tree.run(s.at).len() && k <= s.n {
-			x.splitLocked(s.at, k)
+			x.walk[i].n = k
+			x.walk[i].at = x.splitLocked(s.at, k)
+			if k < s.n {
+				x.walk = slices.Insert(x.walk, i+1, step{s.at, s.depth + k, s.n - k})
+			}
 			return
 		}
 	}

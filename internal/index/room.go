@@ -1,6 +1,10 @@
 package index
 
-import "github.com/warmroute/warmroute/prefix"
+import (
+	"slices"
+
+	"github.com/warmroute/warmroute/prefix"
+)
 
 // Memory is made before an operation changes anything: it counts what it may allocate at most, and the runs used longest ago are forgotten
 // until that fits. So an operation never fails half-way, and never forgets what it stands on.
@@ -45,8 +49,8 @@ func (x *Index) roomToSplitLocked(c prefix.Chain, depths ...int) bool {
 // the walk has to be found anew.
 func (x *Index) evictFor(n *need) bool {
 	t := &x.tree
-	for i := len(x.walk) - 1; i >= 0; i-- {
-		t.use(x.walk[i].at)
+	for _, s := range slices.Backward(x.walk) {
+		t.use(s.at)
 	}
 	forgot := false
 	for !forgot || !t.mem.fits(n) {

@@ -49,8 +49,9 @@ type slotPage struct {
 // stack is the LRU stack of one instance: its touches, oldest first. The stack distance of a block is the weight of the newer slots plus
 // the shallower blocks of its own, which is the number of distinct blocks that an engine with one LRU list keeps in preference to it.
 type stack struct {
-	dir  []slotPage
-	next uint32 // number of the next touch; 0 is never used
+	dir   []slotPage
+	next  uint32 // number of the next touch; 0 is never used
+	total int    // weight of all slots
 }
 
 // slot returns slot i of a page.
@@ -110,6 +111,7 @@ func (s *stack) push(mem *arena, sl slot) {
 	*slotAt(mem.at(p.at)[int(p.n)*slotWords:]) = sl
 	p.n++
 	p.sum += uint32(sl.weight())
+	s.total += sl.weight()
 }
 
 // add changes the weight of a slot of a page.
@@ -117,6 +119,7 @@ func (s *stack) add(sl *slot, page, n int) {
 	before := sl.weight()
 	sl.setWeight(before + n)
 	s.dir[page].sum += uint32(sl.weight() - before)
+	s.total += sl.weight() - before
 }
 
 // settle tells the page that one of its slots may have become idle, and packs it when many did. Places of slots are void afterwards.
@@ -155,6 +158,7 @@ func (s *stack) pack(mem *arena, page int) {
 		sum += sl.weight()
 		n++
 	}
+	s.total += sum - int(p.sum)
 	p.n, p.sum, p.stale = uint16(n), uint32(sum), 0
 	switch {
 	case n == 0:
@@ -209,6 +213,9 @@ func (s *stack) reach(mem *arena, seq uint32) int {
 // cut returns where residency ends for a capacity: blocks of touches newer than seq are resident, of seq itself those above depth.
 // used is the resident weight.
 func (s *stack) cut(mem *arena, capacity int) (seq uint32, depth, used int) {
+	if s.total <= capacity {
+		return 0, 0, s.total
+	}
 	for page := len(s.dir) - 1; page >= 0; page-- {
 		p := &s.dir[page]
 		if used+int(p.sum) <= capacity {
@@ -233,7 +240,7 @@ func (s *stack) clear(mem *arena) {
 	for _, p := range s.dir {
 		mem.free(p.at, slotClass)
 	}
-	s.dir = nil
+	s.dir, s.total = nil, 0
 }
 
 // dropFirst removes the first n slots of the oldest page.
@@ -241,7 +248,9 @@ func (s *stack) dropFirst(mem *arena, n int) {
 	p := &s.dir[0]
 	words := slotsOf(mem.at(p.at))
 	for i := range n {
-		p.sum -= uint32(slotAt(words[i*slotWords:]).weight())
+		w := slotAt(words[i*slotWords:]).weight()
+		p.sum -= uint32(w)
+		s.total -= w
 	}
 	copy(words, words[n*slotWords:int(p.n)*slotWords])
 	p.n -= uint16(n)
