@@ -223,13 +223,11 @@ func (c *call) streamResponse() error {
 	}
 	e := &responseEvents{stream: c.newStream()}
 	q := c.sequences[0]
-	faults := c.s.Faults()
 	item := []any{"item_id", "msg_" + c.id, "output_index", 0, "content_index", 0}
 	at := func(fields ...any) []any { return append(item[:len(item):len(item)], fields...) }
 	e.send("response.created", "response", c.response("", false))
 	e.send("response.in_progress", "response", c.response("", false))
 	e.flush()
-	text := ""
 	for q.told < len(q.answer.tokens) {
 		if err := c.wait(); err != nil {
 			return err
@@ -244,16 +242,14 @@ func (c *call) streamResponse() error {
 				e.send("response.content_part.added", at("part", textPart(""))...)
 			}
 			delta, _ := q.delta(q.told + 1)
-			text += delta
 			e.send("response.output_text.delta", at("delta", delta, "logprobs", []string{})...)
-			if faults.CutAfter > 0 && q.told >= faults.CutAfter {
-				e.flush()
-				c.abort()
-				panic(http.ErrAbortHandler)
+			if e.breaksAfter(q.told) {
+				return nil
 			}
 		}
 		e.flush()
 	}
+	text := q.answer.text
 	whole := c.response(text, true)
 	e.send("response.output_text.done", at("text", text, "logprobs", []string{})...)
 	e.send("response.content_part.done", at("part", textPart(text))...)

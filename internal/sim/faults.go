@@ -15,6 +15,8 @@ type Faults struct {
 	RetryAfter string `json:"retry_after,omitzero"`
 	// Hang stops the engine's time: requests are taken in and get no token until it is lifted.
 	Hang bool `json:"hang,omitzero"`
+	// Freeze takes every request in, probes too, and answers nothing until it is lifted. The engine's time goes on.
+	Freeze bool `json:"freeze,omitzero"`
 	// Unhealthy makes /health and /ping answer 503.
 	Unhealthy bool `json:"unhealthy,omitzero"`
 	// CutAfter closes the connection of a stream after so many tokens, without its end. Zero means never.
@@ -41,7 +43,26 @@ func (s *Server) SetFaults(f Faults) {
 		rate = 0
 	}
 	s.clock.setRate(now, rate)
+	close(s.thawed)
+	s.thawed = make(chan struct{})
 	s.wakeLoop()
+}
+
+// thaw waits while the server is frozen, or until the client leaves.
+func (s *Server) thaw(c *call) error {
+	for {
+		s.mu.Lock()
+		frozen, changed := s.faults.Freeze && !s.stopped, s.thawed
+		s.mu.Unlock()
+		if !frozen {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-c.r.Context().Done():
+			return errGone
+		}
+	}
 }
 
 // Faults returns what is broken.
@@ -49,6 +70,16 @@ func (s *Server) Faults() Faults {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.faults
+}
+
+// freezing makes h wait while the server is frozen.
+func (s *Server) freezing(h handler) handler {
+	return func(c *call) error {
+		if err := s.thaw(c); err != nil {
+			return err
+		}
+		return h(c)
+	}
 }
 
 // faulty makes h fail as the faults say.

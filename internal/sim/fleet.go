@@ -29,7 +29,7 @@ type Fleet struct {
 func NewFleet(replicas ...Replica) *Fleet { return &Fleet{replicas: replicas} }
 
 // Listen opens n listeners on addr, a host and a port, and returns a fleet of n servers with o, named o.Replica (default "sim")
-// and their number. Ports count up from the given one; port 0 takes any that are free.
+// and their number, all precise. Ports count up from the given one; port 0 takes any that are free.
 func Listen(addr string, n int, o ServerOptions) (*Fleet, error) {
 	host, portText, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -43,6 +43,7 @@ func Listen(addr string, n int, o ServerOptions) (*Fleet, error) {
 	if name == "" {
 		name = "sim"
 	}
+	o.Precise = true
 	f := &Fleet{}
 	for i := range n {
 		at := port

@@ -28,20 +28,31 @@ func (c *clock) until(now time.Time, v time.Duration) time.Duration {
 	return max(0, time.Duration(math.Ceil(float64(v-c.at(now))/c.rate)))
 }
 
+// lastBit is the end of a wait that a precise server naps through. A nap cannot be interrupted, and need not be: whatever arrives
+// meanwhile changes nothing before the end of the step.
+const lastBit = 2 * time.Millisecond
+
 // Run drives the engine until ctx ends, then cuts off whatever is still being served, and returns nil. Simulated time follows the
 // wall clock and not the wake-ups, so a late timer delays the report of a step but never a later step.
 func (s *Server) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	defer s.stop()
 	for {
-		if wait, ok := s.turn(); ok {
-			timer.Reset(wait)
-		} else {
+		wait, ok := s.turn()
+		switch {
+		case !ok:
 			timer.Stop()
+		case !s.o.Precise:
+			timer.Reset(wait)
+		case wait >= lastBit:
+			timer.Reset(wait - lastBit/2)
+		default:
+			nap(wait)
+			timer.Reset(0)
 		}
 		select {
 		case <-ctx.Done():
-			s.stop()
 			return nil
 		case <-s.kick:
 		case <-timer.C:
@@ -103,6 +114,8 @@ func (s *Server) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopped = true
+	close(s.thawed)
+	s.thawed = make(chan struct{})
 	s.restartLocked(time.Now())
 }
 

@@ -38,6 +38,9 @@ type ServerOptions struct {
 	Replica string
 	// Speed is simulated seconds per second of wall time. Zero means 1.
 	Speed float64
+	// Precise spends a sleeping thread on waking up within 0.1 ms, where the runtime's timers may be 1 ms late: 10 ms of simulated
+	// time at speed 10. It must be off in a synctest bubble. [Listen] turns it on.
+	Precise bool
 	// MaxModelLen is the longest context in tokens. Zero takes the profile's. It is never more than the KV cache holds.
 	MaxModelLen int
 	// HidePromptDetails leaves usage.prompt_tokens_details null, as vLLM does without --enable-prompt-tokens-details.
@@ -79,6 +82,7 @@ type Server struct {
 	started   time.Time // of the simulated process
 	upAt      time.Time // connections are cut until then
 	faults    Faults
+	thawed    chan struct{} // closed when faults change
 	rng       *rand.Rand
 	sequences map[uint64]*sequence // in the engine, by request ID
 	lastID    uint64
@@ -97,7 +101,7 @@ func NewServer(o ServerOptions) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, kick: make(chan struct{}, 1), sequences: map[uint64]*sequence{}}
+	s := &Server{o: o, kick: make(chan struct{}, 1), thawed: make(chan struct{}), sequences: map[uint64]*sequence{}}
 	now := time.Now()
 	s.started, s.clock = now, clock{wall: now, rate: o.Speed}
 	s.rng = rand.New(rand.NewPCG(o.Seed, 0))
@@ -116,8 +120,9 @@ type handler func(c *call) error
 
 func (s *Server) routes() {
 	s.mux = http.NewServeMux()
-	info := func(pattern string, h handler) { s.mux.HandleFunc(pattern, s.serve(h)) }
-	work := func(path string, h handler) { s.mux.HandleFunc("POST "+path, s.serve(s.faulty(h))) }
+	admin := func(pattern string, h handler) { s.mux.HandleFunc(pattern, s.serve(h)) }
+	info := func(pattern string, h handler) { admin(pattern, s.freezing(h)) }
+	work := func(path string, h handler) { info("POST "+path, s.faulty(h)) }
 
 	work("/v1/chat/completions", s.chat)
 	work("/v1/completions", s.completions)
@@ -141,9 +146,9 @@ func (s *Server) routes() {
 		return &apiError{status: http.StatusNotFound, kind: "Not Found", message: "Not Found"}
 	})
 	if s.o.Admin {
-		info("POST /sim/restart", s.adminRestart)
-		info("POST /sim/kv_tokens", s.adminKVTokens)
-		info("POST /sim/faults", s.adminFaults)
+		admin("POST /sim/restart", s.adminRestart)
+		admin("POST /sim/kv_tokens", s.adminKVTokens)
+		admin("POST /sim/faults", s.adminFaults)
 	}
 }
 

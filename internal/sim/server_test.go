@@ -3,8 +3,6 @@ package sim
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -14,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 
@@ -169,11 +166,11 @@ func TestServer_StreamTiming(t *testing.T) {
 		var text strings.Builder
 		var at []time.Duration
 		var last openai.ChatCompletionChunk
-		role := ""
+		var role strings.Builder
 		for stream.Next() {
 			last = stream.Current()
 			for _, ch := range last.Choices {
-				role += ch.Delta.Role
+				role.WriteString(ch.Delta.Role)
 				text.WriteString(ch.Delta.Content)
 				if ch.Delta.Content != "" {
 					at = append(at, time.Since(begin))
@@ -184,8 +181,8 @@ func TestServer_StreamTiming(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := int(last.Usage.PromptTokens)
-		if role != "assistant" || len(at) != 5 || last.Usage.CompletionTokens != 5 || len(last.Choices) != 0 || n < 3000 {
-			t.Fatalf("role %q, %d content chunks, last chunk %+v", role, len(at), last)
+		if role.String() != "assistant" || len(at) != 5 || last.Usage.CompletionTokens != 5 || len(last.Choices) != 0 || n < 3000 {
+			t.Fatalf("role %q, %d content chunks, last chunk %+v", role.String(), len(at), last)
 		}
 		prefill := p.StepMS(Load{Prefill: n, PrefillPairs: float64(n) * float64(n) / 2})
 		decode := p.StepMS(Load{Decodes: 1, Context: n + 1})
@@ -380,271 +377,61 @@ func TestServer_CachesAreSeparate(t *testing.T) {
 	})
 }
 
-func TestServer_HeadersAndInfo(t *testing.T) {
-	inBubble(t, ServerOptions{Adapters: []string{"lora"}, MaxBody: 1 << 20}, func(t *testing.T, g *rig) {
-		body := `{"messages":[{"role":"user","content":"x"}],"max_tokens":1}`
-		resp, _ := g.post("/v1/chat/completions", body)
-		sum := sha256.Sum256([]byte(body))
-		if resp.Header.Get(HeaderBodySHA256) != hex.EncodeToString(sum[:]) || resp.Header.Get(HeaderReplica) != "r0" {
-			t.Errorf("headers %v", resp.Header)
-		}
-		var models struct{ Data []modelCard }
-		_, text := g.get("/v1/models")
-		if err := json.Unmarshal([]byte(text), &models); err != nil {
-			t.Fatal(err)
-		}
-		if len(models.Data) != 2 || *models.Data[0].MaxModelLen != 131_072 || models.Data[1].Parent == nil || *models.Data[1].Parent != "m" {
-			t.Errorf("models %s", text)
-		}
-		f := func(path string, status int, want string) {
-			t.Helper()
-			resp, text := g.get(path)
-			if resp.StatusCode != status || strings.TrimSpace(text) != want {
-				t.Errorf("%s: %d %q; want %d %q", path, resp.StatusCode, text, status, want)
-			}
-		}
-		f("/health", 200, "")
-		f("/ping", 200, "")
-		f("/version", 200, `{"version":"`+EngineVersion+`"}`)
-		f("/load", 200, `{"server_load":0}`)
-		f("/nowhere", 404, `{"error":{"message":"Not Found","type":"Not Found","param":null,"code":404}}`)
-		f("/sim/restart", 404, `{"error":{"message":"Not Found","type":"Not Found","param":null,"code":404}}`)
-		var tokens struct{ Tokens []TokenID }
-		g.postInto("/tokenize", `{"prompt":"Grüße, 你好","add_special_tokens":false}`, &tokens)
-		raw, _ := json.Marshal(tokens)
-		var back struct{ Prompt string }
-		g.postInto("/detokenize", strings.ToLower(string(raw)), &back)
-		if back.Prompt != "Grüße, 你好" {
-			t.Errorf("detokenised %q", back.Prompt)
-		}
-		if resp, _ := g.post("/v1/chat/completions", strings.Repeat("x", 1<<20+1)); resp.StatusCode != http.StatusRequestEntityTooLarge {
-			t.Errorf("body over the limit: %d", resp.StatusCode)
-		}
-	})
-}
-
-// A client that leaves during prefill, and one that leaves in the middle of the stream, give everything back.
-func TestServer_ClientLeaves(t *testing.T) {
+func TestServer_StreamOptions(t *testing.T) {
 	inBubble(t, ServerOptions{}, func(t *testing.T, g *rig) {
-		f := func(stream bool, after time.Duration) {
+		f := func(options string, wantUsage, wantChoices int) {
 			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), after)
-			defer cancel()
-			params := chatParams(strings.Repeat("many words ", 10_000), 20_000)
-			params.SetExtraFields(map[string]any{"ignore_eos": true})
-			if stream {
-				s := g.sdk.Chat.Completions.NewStreaming(ctx, params)
-				for s.Next() {
-				}
-				if !errors.Is(s.Err(), context.DeadlineExceeded) {
-					t.Errorf("stream ended with %v", s.Err())
-				}
-			} else if _, err := g.sdk.Chat.Completions.New(ctx, params); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("request ended with %v", err)
+			_, body := g.post("/v1/chat/completions",
+				`{"messages":[{"role":"user","content":"x"}],"max_tokens":3,"ignore_eos":true,"n":2,"stream":true`+options+`}`)
+			if got := strings.Count(body, `"usage":{`); got != wantUsage {
+				t.Errorf("%s: %d chunks with usage; want %d in\n%s", options, got, wantUsage, body)
 			}
-			if s := g.s.Stats(); s.Running != 1 {
-				t.Errorf("%d running before the end of the step", s.Running)
-			}
-			time.Sleep(time.Second)
-			if s := g.s.Stats(); s.Running != 0 || s.Waiting != 0 || s.UsedBlocks != 0 {
-				t.Errorf("a second later: %+v", s)
-			}
-			if _, text := g.get("/load"); strings.TrimSpace(text) != `{"server_load":0}` {
-				t.Errorf("load %s", text)
+			if got := strings.Count(body, `"choices":[{`); got != wantChoices || !strings.HasSuffix(body, "data: [DONE]\n\n") {
+				t.Errorf("%s: %d chunks with choices; want %d in\n%s", options, got, wantChoices, body)
 			}
 		}
-		f(true, 100*time.Millisecond)
-		f(true, 5*time.Second)
-		f(false, 100*time.Millisecond)
-		f(false, 5*time.Second)
+		f(``, 0, 8) // a role and 3 tokens for each choice
+		f(`,"stream_options":{"include_usage":false}`, 0, 8)
+		f(`,"stream_options":{"include_usage":true}`, 1, 8)
+		f(`,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`, 9, 8)
 	})
 }
 
-func TestServer_Restart(t *testing.T) {
-	inBubble(t, ServerOptions{Admin: true}, func(t *testing.T, g *rig) {
-		body := `{"messages":[{"role":"user","content":"` + strings.Repeat("again ", 100) + `"}],"max_tokens":1}`
-		g.cached(body)
-		if g.cached(body) < 100 {
-			t.Fatal("not warm")
-		}
-		broken := make(chan error)
-		go func() {
-			s := g.sdk.Chat.Completions.NewStreaming(t.Context(), chatParams("x", 10_000))
-			for s.Next() {
-			}
-			broken <- s.Err()
-		}()
-		time.Sleep(200 * time.Millisecond)
-		before := g.metric("process_start_time_seconds")
-		g.post("/sim/restart?down=10s", "")
-		if err := <-broken; err == nil {
-			t.Error("the stream under way ended well")
-		}
-		time.Sleep(5 * time.Second)
-		if _, err := g.client.Get("http://sim:80/health"); err == nil {
-			t.Error("a dead process answered")
-		}
-		time.Sleep(6 * time.Second)
-		if got := g.cached(body); got != -1 {
-			t.Errorf("%d cached after restart", got)
-		}
-		if got := g.metric("process_start_time_seconds"); got < before+10 {
-			t.Errorf("process started at %v, before at %v", got, before)
-		}
-		if got := g.metric(`vllm:prompt_tokens_total{engine="0",model_name="m"}`); got > 200 {
-			t.Errorf("%v prompt tokens counted after restart", got)
-		}
-	})
-}
-
-func TestServer_KVTokens(t *testing.T) {
-	inBubble(t, ServerOptions{Admin: true}, func(t *testing.T, g *rig) {
-		g.post("/sim/kv_tokens?tokens=3200", "")
-		if got := g.s.Stats().TotalBlocks; got != 200 {
-			t.Errorf("%d blocks", got)
-		}
-		resp, text := g.post("/v1/completions", `{"prompt":"`+strings.Repeat("word ", 5000)+`"}`)
-		if resp.StatusCode != 400 || !strings.Contains(text, "maximum context length") {
-			t.Errorf("%d %s", resp.StatusCode, text)
-		}
-		if resp, _ := g.post("/sim/kv_tokens?tokens=-1", ""); resp.StatusCode != 400 {
-			t.Errorf("negative capacity: %d", resp.StatusCode)
-		}
-	})
-}
-
-func TestServer_Faults(t *testing.T) {
-	inBubble(t, ServerOptions{Admin: true}, func(t *testing.T, g *rig) {
-		const whole = `{"messages":[{"role":"user","content":"x"}],"max_tokens":9,"ignore_eos":true}`
-		stream := `{"stream":true,` + whole[1:]
-		g.post("/sim/faults", `{"error_rate":1,"error_status":503,"retry_after":"7"}`)
-		resp, _ := g.post("/v1/chat/completions", whole)
-		if resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "7" {
-			t.Errorf("%d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
-		}
-		g.s.SetFaults(Faults{ErrorRate: .5})
-		failed := 0
-		for range 100 {
-			if resp, _ := g.post("/v1/chat/completions", whole); resp.StatusCode != 200 {
-				failed++
-			}
-		}
-		if failed < 30 || failed > 70 {
-			t.Errorf("%d of 100 failed", failed)
-		}
-		g.s.SetFaults(Faults{ErrorEvent: true})
-		if resp, text := g.post("/v1/chat/completions", whole); resp.StatusCode != 200 || !strings.HasPrefix(text, `{"error":`) {
-			t.Errorf("%d %s", resp.StatusCode, text)
-		}
-		if resp, text := g.post("/v1/chat/completions", stream); resp.StatusCode != 200 || !strings.HasPrefix(text, `data: {"error":`) {
-			t.Errorf("%d %s", resp.StatusCode, text)
-		}
-		g.s.SetFaults(Faults{EndAfter: 3})
-		if _, text := g.post("/v1/chat/completions", stream); strings.Contains(text, "[DONE]") || strings.Count(text, "data: ") != 4 {
-			t.Errorf("ended stream: %s", text)
-		}
-		g.s.SetFaults(Faults{CutAfter: 3})
-		resp, err := g.client.Post("http://sim:80/v1/chat/completions", "application/json", strings.NewReader(stream))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if text, err := io.ReadAll(resp.Body); err == nil || bytes.Count(text, []byte("data: ")) != 4 {
-			t.Errorf("cut stream: %v, %s", err, text)
-		}
-		resp.Body.Close()
-		g.s.SetFaults(Faults{Unhealthy: true, ProbeDelay: 3 * time.Second})
-		begin := time.Now()
-		if resp, _ := g.get("/health"); resp.StatusCode != 503 || time.Since(begin) != 3*time.Second {
-			t.Errorf("health %d after %v", resp.StatusCode, time.Since(begin))
-		}
-	})
-}
-
-func TestServer_HangAndSlow(t *testing.T) {
+// Several prompts of one request count their tokens once each, whatever n is, and the second finds the first in the cache.
+func TestServer_UsageOfSeveralPrompts(t *testing.T) {
 	inBubble(t, ServerOptions{}, func(t *testing.T, g *rig) {
-		const body = `{"messages":[{"role":"user","content":"x"}],"max_tokens":10,"ignore_eos":true}`
-		took := func() time.Duration {
+		var one, two completionAnswer
+		prompt := `"` + strings.Repeat("part ", 99) + `"`
+		g.postInto("/v1/completions", `{"prompt":`+prompt+`,"n":3,"max_tokens":5,"ignore_eos":true}`, &one)
+		g.postInto("/v1/completions", `{"prompt":[`+prompt+`,`+prompt+`],"n":2,"max_tokens":5,"ignore_eos":true}`, &two)
+		a, b := one.Usage.(map[string]any), two.Usage.(map[string]any)
+		if n := a["prompt_tokens"].(float64); n < 100 || b["prompt_tokens"] != 2*n || a["completion_tokens"] != 15.0 || b["completion_tokens"] != 20.0 {
+			t.Errorf("usage %v and %v", a, b)
+		}
+		if d, ok := b["prompt_tokens_details"].(map[string]any); !ok || d["cached_tokens"] != 192.0 {
+			t.Errorf("second usage %v; want 96 cached tokens for each prompt", b)
+		}
+	})
+}
+
+// Arrivals during a step enter the next one, and a second request shares the step of the first.
+func TestServer_Batching(t *testing.T) {
+	inBubble(t, ServerOptions{}, func(t *testing.T, g *rig) {
+		ask := func(n int, done chan<- time.Duration) {
 			begin := time.Now()
-			g.post("/v1/chat/completions", body)
-			return time.Since(begin)
+			g.post("/v1/completions", `{"prompt":"`+strings.Repeat("word ", n)+`","max_tokens":1}`)
+			done <- time.Since(begin)
 		}
-		usual := took()
-		g.s.SetFaults(Faults{Slow: 10})
-		if got := took(); got < 9*usual || got > 10*usual {
-			t.Errorf("slowed down tenfold it took %v; usually %v", got, usual)
-		}
-		g.s.SetFaults(Faults{Hang: true})
-		go func() {
-			time.Sleep(time.Minute)
-			g.s.SetFaults(Faults{})
-		}()
-		if got := took(); got < time.Minute || got > time.Minute+usual+time.Millisecond {
-			t.Errorf("hung for a minute it took %v", got)
+		a, b := make(chan time.Duration, 1), make(chan time.Duration, 1)
+		go ask(7000, a)
+		time.Sleep(10 * time.Millisecond)
+		go ask(10, b)
+		first, second := <-a, <-b
+		p := g.s.engine.Profile()
+		step := p.StepMS(Load{Prefill: 11, PrefillPairs: 60.5})
+		want := first + time.Duration(step*1e6) - 10*time.Millisecond
+		if d := second - want; d < -time.Millisecond || d > time.Millisecond {
+			t.Errorf("the short one took %v behind the long one's %v; want %v", second, first, want)
 		}
 	})
-}
-
-// metric returns the value of a series of GET /metrics.
-func (g *rig) metric(series string) float64 {
-	g.t.Helper()
-	_, text := g.get("/metrics")
-	for line := range strings.Lines(text) {
-		if rest, ok := strings.CutPrefix(line, series+" "); ok {
-			var v float64
-			if err := json.Unmarshal([]byte(rest), &v); err != nil {
-				g.t.Fatal(err)
-			}
-			return v
-		}
-	}
-	g.t.Errorf("no series %s in\n%s", series, text)
-	return 0
-}
-
-func TestServer_Metrics(t *testing.T) {
-	inBubble(t, ServerOptions{Adapters: []string{"lora"}}, func(t *testing.T, g *rig) {
-		body := `{"messages":[{"role":"user","content":"` + strings.Repeat("again ", 100) + `"}],"max_tokens":10,"ignore_eos":true}`
-		g.cached(body)
-		n := g.cached(body)
-		f := func(name, labels string, want float64) {
-			t.Helper()
-			if labels != "" {
-				labels = "," + labels
-			}
-			if got := g.metric("vllm:" + name + `{engine="0",model_name="m"` + labels + `}`); got != want {
-				t.Errorf("%s is %v; want %v", name, got, want)
-			}
-		}
-		u := g.s.Stats()
-		f("num_requests_running", "", 0)
-		f("num_requests_waiting", "", 0)
-		f("num_requests_waiting_by_reason", `reason="capacity"`, 0)
-		f("kv_cache_usage_perc", "", 0)
-		f("num_preemptions_total", "", 0)
-		f("prompt_tokens_total", "", float64(u.PromptTokens))
-		f("prompt_tokens_cached_total", "", float64(n))
-		f("prompt_tokens_by_source_total", `source="local_cache_hit"`, float64(n))
-		f("prompt_tokens_by_source_total", `source="local_compute"`, float64(u.PromptTokens)-float64(n))
-		f("generation_tokens_total", "", 20)
-		f("prefix_cache_queries_total", "", float64(u.PromptTokens))
-		f("prefix_cache_hits_total", "", float64(n))
-		f("time_to_first_token_seconds_count", "", 2)
-		f("inter_token_latency_seconds_count", "", 18)
-		f("e2e_request_latency_seconds_count", "", 2)
-		if got := g.metric(`vllm:request_success_total{engine="0",finished_reason="length",model_name="m"}`); got != 2 {
-			t.Errorf("%v requests ended by length; want 2", got)
-		}
-		_, text := g.get("/metrics")
-		for _, want := range []string{`block_size="16"`, `num_gpu_blocks="26250"`, `enable_prefix_caching="True"`, "vllm:lora_requests_info{", "# TYPE vllm:cache_config_info gauge"} {
-			if !strings.Contains(text, want) {
-				t.Errorf("no %s in\n%s", want, text)
-			}
-		}
-	})
-}
-
-func TestDecadeBuckets(t *testing.T) {
-	if d := cmp.Diff([]float64{1, 2, 5, 10, 20, 50, 100}, decadeBuckets(100)); d != "" {
-		t.Error(d)
-	}
 }

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"errors"
-	"net/http"
 )
 
 // chunks makes the events of a streamed answer in one route's format. usage in opening and content is nil unless the request wants
@@ -21,7 +20,7 @@ func (c *call) streamChoices(q *sampling, format chunks, perPrompt int) error {
 	if err := c.submit(true); err != nil {
 		return err
 	}
-	t := &choiceStream{stream: c.newStream(), format: format, q: q, faults: c.s.Faults()}
+	t := &choiceStream{stream: c.newStream(), format: format, q: q}
 	left := len(c.sequences)
 	for left > 0 {
 		if err := c.wait(); err != nil {
@@ -54,7 +53,6 @@ type choiceStream struct {
 	*stream
 	format chunks
 	q      *sampling
-	faults Faults
 	opened bool
 	ending bool // a fault ended the stream
 }
@@ -84,7 +82,7 @@ func (t *choiceStream) catchUp(i int) (ended bool, err error) {
 			end = &q.answer
 		}
 		t.event(t.format.content(i, text, ids, end, t.running(q)))
-		t.breakAfter(q.told)
+		t.ending = t.breaksAfter(q.told)
 	}
 	return q.told == len(q.answer.tokens), nil
 }
@@ -100,19 +98,6 @@ func (t *choiceStream) running(q *sequence) any {
 	}
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
 	return u
-}
-
-// breakAfter applies the faults that break a stream after n tokens of a choice.
-func (t *choiceStream) breakAfter(n int) {
-	switch {
-	case t.faults.CutAfter > 0 && n >= t.faults.CutAfter:
-		t.flush()
-		t.c.abort()
-		panic(http.ErrAbortHandler)
-	case t.faults.EndAfter > 0 && n >= t.faults.EndAfter:
-		t.c.abort()
-		t.ending = true
-	}
 }
 
 // fail ends a stream that has begun with an error event.

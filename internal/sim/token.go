@@ -293,7 +293,12 @@ func appendPiece(dst []byte, t TokenID) []byte {
 // BlockChain appends to dst the chained hashes of the complete blocks of tokens: each hash is over blockTokens tokens and the hash
 // before it, the first over salt, which stands for whatever else separates caches (adapter, cache_salt).
 func BlockChain(dst []uint64, tokens []TokenID, blockTokens int, salt uint64) []uint64 {
-	buf := make([]byte, 8*blockTokens)
+	var small [8 * BlockTokens]byte
+	buf := small[:]
+	if blockTokens > BlockTokens {
+		buf = make([]byte, 8*blockTokens)
+	}
+	buf = buf[:8*blockTokens]
 	parent := salt
 	for len(tokens) >= blockTokens {
 		for i, t := range tokens[:blockTokens] {

@@ -188,3 +188,28 @@ func BenchmarkBlockChain(b *testing.B) {
 		dst = BlockChain(dst[:0], tokens, 16, 0)
 	}
 }
+
+func TestAllocations(t *testing.T) {
+	dst := make([]TokenID, 0, 4096)
+	chain := make([]uint64, 0, 256)
+	e := NewEngine(testProfile(), Options{})
+	r := newRequest(1, 1000, 1)
+	drive(t, e, r)
+	f := func(name string, want float64, run func()) {
+		t.Helper()
+		if got := testing.AllocsPerRun(100, run); got > want {
+			t.Errorf("%s allocates %v times; want %v", name, got, want)
+		}
+	}
+	f("AppendTokens", 0, func() { dst = AppendTokens(dst[:0], english) })
+	f("BlockChain", 0, func() { chain = BlockChain(chain[:0], dst, 16, 0) })
+	f("Cached", 0, func() { _ = e.Cached(r.Prompt, 1000) })
+	f("a whole request", 0, func() {
+		if err := e.Submit(e.clockTime(), r); err != nil {
+			t.Fatal(err)
+		}
+		for next, ok := e.NextEvent(); ok; next, ok = e.NextEvent() {
+			e.Advance(next)
+		}
+	})
+}

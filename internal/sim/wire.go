@@ -114,13 +114,15 @@ type stream struct {
 	c   *call
 	buf bytes.Buffer
 	enc *json.Encoder
+
+	faults Faults
 }
 
 // newStream sends the headers: vLLM does so before the first token.
 func (c *call) newStream() *stream {
 	c.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	c.w.WriteHeader(http.StatusOK)
-	t := &stream{c: c}
+	t := &stream{c: c, faults: c.s.Faults()}
 	t.enc = json.NewEncoder(&t.buf)
 	t.enc.SetEscapeHTML(false)
 	t.flush()
@@ -148,6 +150,22 @@ func (t *stream) flush() {
 	_, _ = t.c.w.Write(t.buf.Bytes())
 	t.buf.Reset()
 	_ = http.NewResponseController(t.c.w).Flush()
+}
+
+// breaksAfter applies the faults that break a stream after n tokens of a choice: it cuts the connection or reports that nothing more
+// shall be written.
+func (t *stream) breaksAfter(n int) bool {
+	cut := t.faults.CutAfter > 0 && n >= t.faults.CutAfter
+	end := t.faults.EndAfter > 0 && n >= t.faults.EndAfter
+	if !cut && !end {
+		return false
+	}
+	t.flush()
+	t.c.abort()
+	if cut {
+		panic(http.ErrAbortHandler)
+	}
+	return true
 }
 
 // errorWith200 answers with an error that the status does not show.
