@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
-	"slices"
 	"time"
 )
 
@@ -35,9 +34,8 @@ type Overhead struct {
 type OverheadReport struct {
 	Cells []OverheadCell `json:"cells"`
 	CPU   []CPUCell      `json:"cpu"`
-	// RSS is the largest resident memory of the gateway seen during the
-	// measurements, in MiB.
-	RSS     float64  `json:"rss_mib"`
+	// RSS is the largest of the cells' resident memories.
+	RSS     float64  `json:"rss_mib,omitzero"`
 	Skipped []string `json:"skipped,omitempty"` // what was not measured, and why
 }
 
@@ -56,6 +54,8 @@ type OverheadCell struct {
 	Added Summary `json:"added_ms"`
 	// AddedToEnd is the same for the end of the answer.
 	AddedToEnd Summary `json:"added_to_end_ms"`
+	// RSS is the gateway's resident memory in MiB, the median over the cell.
+	RSS float64 `json:"rss_mib,omitzero"`
 }
 
 // CPUCell compares processor time per request.
@@ -64,7 +64,8 @@ type CPUCell struct {
 	Stream    bool    `json:"stream"`
 	Gateway   CPU     `json:"gateway"`
 	Nginx     CPU     `json:"nginx,omitzero"`
-	Ratio     float64 `json:"ratio,omitzero"` // of the gateway's processor time to nginx's
+	Ratio     float64 `json:"ratio,omitzero"`   // of the gateway's processor time to nginx's
+	RSS       float64 `json:"rss_mib,omitzero"` // of the gateway, the median over the cell
 }
 
 // CPU is what a proxy needs at a number of concurrent clients.
@@ -136,10 +137,11 @@ func (o *Overhead) latencies(ctx context.Context, report *OverheadReport, engine
 			bodies := probeBodies(size, stream)
 			// Connections are opened and code paths warmed before the clock runs.
 			o.pairs(ctx, engine, gateway.url, bodies, time.Second)
+			memory := watchRSS(gateway.cmd.Process.Pid)
 			cell := o.pairs(ctx, engine, gateway.url, bodies, o.Duration)
-			cell.BodyBytes, cell.Stream = size, stream
+			cell.BodyBytes, cell.Stream, cell.RSS = size, stream, memory.median()
 			report.Cells = append(report.Cells, cell)
-			report.sampleRSS(gateway)
+			report.RSS = max(report.RSS, cell.RSS)
 			if ctx.Err() != nil {
 				return fmt.Errorf("measure latency: %w", context.Cause(ctx))
 			}
@@ -206,13 +208,15 @@ func (o *Overhead) processor(ctx context.Context, report *OverheadReport, engine
 		for _, stream := range []bool{false, true} {
 			cell := CPUCell{BodyBytes: size, Stream: stream}
 			bodies := probeBodies(size, stream)
+			o.Say(fmt.Sprintf("processor: %s bodies, %s, %d clients", kilobytes(size), answerKind(stream), o.Concurrent))
 			// In halves and turns, so that a machine that slows down slows both.
 			for range 2 {
-				o.Say(fmt.Sprintf("processor: %s bodies, %s, %d clients", kilobytes(size), answerKind(stream), o.Concurrent))
-				if err := o.load(ctx, &cell.Gateway, gateway, bodies); err != nil {
+				memory := watchRSS(gateway.cmd.Process.Pid)
+				err := o.load(ctx, &cell.Gateway, gateway, bodies)
+				cell.RSS = max(cell.RSS, memory.median())
+				if err != nil {
 					return err
 				}
-				report.sampleRSS(gateway)
 				if nginx == nil {
 					continue
 				}
@@ -222,6 +226,7 @@ func (o *Overhead) processor(ctx context.Context, report *OverheadReport, engine
 			}
 			cell.finish()
 			report.CPU = append(report.CPU, cell)
+			report.RSS = max(report.RSS, cell.RSS)
 		}
 	}
 	return nil
@@ -258,20 +263,4 @@ func (c *CPUCell) finish() {
 	for _, x := range []*CPU{&c.Gateway, &c.Nginx} {
 		x.PerRequest, x.Rate = rounded(x.PerRequest, 1), rounded(x.Rate, 0)
 	}
-}
-
-func (r *OverheadReport) sampleRSS(gateway *child) {
-	if rss, err := processRSS(gateway.cmd.Process.Pid); err == nil {
-		r.RSS = max(r.RSS, rounded(float64(rss)/(1<<20), 1))
-	}
-}
-
-// Worst is the cell with the largest p99 of the added time.
-func (r *OverheadReport) Worst() OverheadCell {
-	return slices.MaxFunc(r.Cells, func(a, b OverheadCell) int {
-		if a.Added.P99 < b.Added.P99 {
-			return -1
-		}
-		return 1
-	})
 }

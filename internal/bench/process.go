@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,6 +60,45 @@ func processRSS(pid int) (int64, error) {
 		}
 	}
 	return 0, fmt.Errorf("read /proc/%d/status: no VmRSS", pid)
+}
+
+// rssWatch samples a process's memory until median is called.
+type rssWatch struct {
+	stop, stopped chan struct{}
+	mib           []float64
+}
+
+const rssEvery = 50 * time.Millisecond
+
+func watchRSS(pid int) *rssWatch {
+	w := &rssWatch{stop: make(chan struct{}), stopped: make(chan struct{})}
+	go func() {
+		defer close(w.stopped)
+		tick := time.NewTicker(rssEvery)
+		defer tick.Stop()
+		for {
+			if rss, err := processRSS(pid); err == nil {
+				w.mib = append(w.mib, float64(rss)/(1<<20))
+			}
+			select {
+			case <-w.stop:
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return w
+}
+
+// median ends the watch. It is 0 on a system that does not tell.
+func (w *rssWatch) median() float64 {
+	close(w.stop)
+	<-w.stopped
+	if len(w.mib) == 0 {
+		return 0
+	}
+	slices.Sort(w.mib)
+	return rounded(w.mib[len(w.mib)/2], 1)
 }
 
 // child is a server in a process of its own.

@@ -1,15 +1,12 @@
 package bench
 
-import (
-	"time"
-
-	"github.com/warmroute/warmroute/internal/sim"
-)
+import "time"
 
 // recorder measures a run. Requests that arrive during the warm-up go into the
 // infinite cache of the ceiling and into nothing else.
 type recorder struct {
 	warmUp, step time.Duration
+	blockTokens  int // of the engines
 	infinite     ceiling
 	imbalance    *Imbalance
 
@@ -32,7 +29,10 @@ type point struct {
 
 func newRecorder(s *Settings) recorder {
 	n := len(s.Profiles)
-	return recorder{warmUp: s.WarmUp, step: s.CurveStep, imbalance: NewImbalance(n), instances: make([]InstanceResult, n)}
+	return recorder{
+		warmUp: s.WarmUp, step: s.CurveStep, blockTokens: s.Engine.BlockTokens,
+		imbalance: NewImbalance(n), instances: make([]InstanceResult, n),
+	}
 }
 
 func (r *recorder) arrived(f *flight) {
@@ -40,7 +40,7 @@ func (r *recorder) arrived(f *flight) {
 	known := r.infinite.lookup(f.blocks.blocks)
 	r.infinite.add(f.blocks.blocks, known)
 	prompt := f.engine.Prompt
-	f.ceiling = min(known, cacheable(len(prompt), sim.BlockTokens, f.prompt)) * sim.BlockTokens
+	f.ceiling = min(known, cacheable(len(prompt), r.blockTokens, f.prompt)) * r.blockTokens
 	r.imbalance.Arrive(f.prompt, f.measured)
 }
 

@@ -67,8 +67,9 @@ func Run(s Settings) (*Result, error) {
 	if err := s.validate(); err != nil {
 		return nil, fmt.Errorf("run: %w", err)
 	}
-	w := &world{Settings: s, source: s.Workload.Source(s.Seed), down: make([]time.Duration, len(s.Profiles))}
 	s.Engine.KVTokens = s.KVTokens
+	s.Engine.BlockTokens = cmp.Or(s.Engine.BlockTokens, sim.BlockTokens)
+	w := &world{Settings: s, source: s.Workload.Source(s.Seed), down: make([]time.Duration, len(s.Profiles))}
 	for _, p := range s.Profiles {
 		w.engines = append(w.engines, sim.NewEngine(p, s.Engine))
 	}
@@ -125,7 +126,7 @@ func (w *world) step() bool {
 func (w *world) arrive() {
 	f := w.takeFlight()
 	w.source.Take(&f.Request)
-	f.blocks.reset(sim.BlockTokens)
+	f.blocks.reset(w.Engine.BlockTokens)
 	f.chain.reset(indexBlockTokens)
 	for _, s := range f.Prompt {
 		f.blocks.add(s)

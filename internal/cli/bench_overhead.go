@@ -97,10 +97,10 @@ func (c *BenchOverheadCmd) print(w io.Writer, r *bench.OverheadReport) {
 	}
 	if len(r.CPU) > 0 {
 		fmt.Fprintf(w, "\nProcessor time per request with %d clients, us (requests/s in parentheses):\n\n", c.Concurrent)
-		fmt.Fprintf(w, "%9s  %-7s %18s %18s %7s\n", "body", "answer", "gateway", "nginx", "ratio")
+		fmt.Fprintf(w, "%9s  %-7s %18s %8s %18s %7s\n", "body", "answer", "gateway", "MiB", "nginx", "ratio")
 	}
 	for _, x := range r.CPU {
-		fmt.Fprintf(w, "%6d KB  %-7s %9.0f (%6.0f)", x.BodyBytes/1000, answerWord(x.Stream), x.Gateway.PerRequest, x.Gateway.Rate)
+		fmt.Fprintf(w, "%6d KB  %-7s %9.0f (%6.0f) %8.0f", x.BodyBytes/1000, answerWord(x.Stream), x.Gateway.PerRequest, x.Gateway.Rate, x.RSS)
 		if x.Ratio > 0 {
 			fmt.Fprintf(w, " %9.0f (%6.0f) %7.2f", x.Nginx.PerRequest, x.Nginx.Rate, x.Ratio)
 		}
