@@ -15,16 +15,16 @@ type Config struct {
 	// CongestionCap bounds the congestion price. Default 4.
 	CongestionCap float64 `yaml:"congestion_cap"`
 	// Memory is the price of the cache memory that a second of prefill overwrites, on an instance that evicts and whose hit rate
-	// is 1. Zero lets caches be overwritten for free. Default 0.25, at most 0.5.
+	// is 1. Zero lets caches be overwritten for free. Default 0.5, the most.
 	Memory float64 `yaml:"memory"`
-	// Interference is the price of prefill for each stream that it slows. Default 0.01.
+	// Interference is the price of prefill for each stream that it slows. Default 0.05.
 	Interference float64 `yaml:"interference"`
 	// DecodeShare is how much of a second of the answer's own decoding counts against a second to first token. Default 0.1.
 	DecodeShare float64 `yaml:"decode_share"`
 	// Ghost is the chance that tokens believed to be evicted are still there. Default 0.05.
 	Ghost float64 `yaml:"ghost"`
 	// Noise is the relative difference in cost that learned speeds cannot tell: between candidates that hold the same of the
-	// prompt, it counts as a tie. Default 0.02.
+	// prompt, it counts as a tie. Default 0.05.
 	Noise float64 `yaml:"noise"`
 	// MaxHold bounds how long late binding holds a request back. Zero never holds. Default 2s.
 	MaxHold time.Duration `yaml:"max_hold"`
@@ -56,11 +56,11 @@ func Default() Config {
 	return Config{
 		Congestion:    10,   // W + pt*(1 + 10*lambda*W) was the most robust rule of our second study
 		CongestionCap: 4,    // the cap of the fleet-wide price in the first study
-		Memory:        0.25, // larger prices pin hot prefixes; both studies agree on at most 0.5
-		Interference:  0.01,
-		DecodeShare:   0.1, // both studies
+		Memory:        0.5,  // larger prices pin hot prefixes; both studies agree on at most 0.5
+		Interference:  0.05, // the first study's share of a stream's harm
+		DecodeShare:   0.1,  // both studies
 		Ghost:         0.05,
-		Noise:         0.02,
+		Noise:         0.05, // learned speeds of equal engines differ by this much
 		MaxHold:       2 * time.Second,
 		HashGuard:     256,  // vLLM's smaller default of max_num_seqs: beyond it the engine only queues
 		HashLoad:      1.25, // Mirrokni et al., consistent hashing with bounded loads; HAProxy's and Envoy's advice
@@ -69,6 +69,14 @@ func Default() Config {
 		SessionLoad:   2,
 		SessionFloor:  8,
 	}
+}
+
+// Hold is the longest time that late binding may hold a request.
+func (c Config) Hold() time.Duration {
+	if c.TTFTObjective > 0 {
+		return min(c.MaxHold, c.TTFTObjective/4)
+	}
+	return c.MaxHold
 }
 
 // maxThreshold is the upper bound of SageMaker's ConcurrencyThreshold.

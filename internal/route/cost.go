@@ -28,11 +28,13 @@ func (t *Terms) Total() float64 {
 
 // cost chooses the candidate with the lowest price in seconds:
 //
-//	J = W + A + pt*(1 + kappa + eps + i*D) + s*E[out]*DecodeCtx*ctx
+//	J = W + A + pt*(1 + kappa + eps + i*D) + s*E[out]*DecodeCtx*(ctx - crowd)
 //
 // Greed for one's own time to first token (kappa = eps = 0) makes all later arrivals wait; a fleet-wide price pins everything when
 // one prefix is hot or the fleet is just full. So kappa is local: an uncached token delays those who arrive at this instance while
-// it is busy. Constants and their sources are in Default.
+// it is busy. The last term counts only what exceeds a crowd, half as much again as the mean: priced in full, it moves long
+// answers to whoever is a little emptier, and 150 groups of prompts that would have found their homes never do; without it,
+// a hot prefix with long answers stays on one instance while others idle. Constants and their sources are in Default.
 type cost struct {
 	cfg     Config
 	unknown Speed     // stands in for a Speed of which nothing is known
@@ -46,36 +48,75 @@ func newCost(cfg Config) *cost {
 // Name implements Policy.
 func (*cost) Name() string { return Cost }
 
-// terms prices one candidate.
-func (p *cost) terms(r *Request, x *Candidate) Terms {
-	s := &x.Speed
-	if !s.Known() {
-		s = &p.unknown
-	}
-	l := &x.Load
-	t := Terms{Uncached: p.uncached(r, x)}
-	t.Prefill = prefillTime(s, t.Uncached, float64(r.Tokens))
-	t.Wait = wait(s, l, t.Uncached)
-	t.Admission = admission(float64(x.Speed.KVTokens), l, t.Uncached)
-	t.Congestion = min(p.cfg.CongestionCap, p.cfg.Congestion*l.Arrivals*(t.Wait+t.Admission))
-	t.Memory = p.memory(l)
-	t.Interference = p.cfg.Interference * l.Decoding
-	t.Decode = p.cfg.DecodeShare * float64(r.Output) * s.DecodeCtx * l.Context
-	if l.Fresh && full(s, l, t.Uncached) {
-		t.Probation = probation
-	}
+// quote is what all prices for one request have in common.
+type quote struct {
+	tokens float64 // of the prompt
+	output float64 // tokens of the answer, discounted
+	crowd  float64 // context tokens from which an instance is crowded
+}
+
+func (p *cost) quote(r *Request, cs []Candidate) quote {
+	return quote{tokens: float64(r.Tokens), output: p.cfg.DecodeShare * float64(r.Output), crowd: crowd(cs)}
+}
+
+// price is the total of terms and the expected time to first token, at a third of the time.
+func (p *cost) price(q *quote, x *Candidate) (total, ready float64) {
+	s, l := p.speed(x), &x.Load
+	u := p.uncached(q, x)
+	pt, w := prefillTime(s, u, q.tokens), wait(s, l, u)+admission(s, l, u)
+	total = w + pt*(1+p.congestion(l, w)+p.memory(l)+p.interference(l)) + decode(q, s, l) + doubt(s, l, u)
+	return total, w + pt
+}
+
+// terms prices one candidate for those who want to know why.
+func (p *cost) terms(q *quote, x *Candidate) Terms {
+	s, l := p.speed(x), &x.Load
+	u := p.uncached(q, x)
+	t := Terms{Uncached: u, Prefill: prefillTime(s, u, q.tokens), Wait: wait(s, l, u), Admission: admission(s, l, u)}
+	t.Congestion = p.congestion(l, t.Wait+t.Admission)
+	t.Memory, t.Interference = p.memory(l), p.interference(l)
+	t.Decode, t.Probation = decode(q, s, l), doubt(s, l, u)
 	return t
+}
+
+// speed is the candidate's, or a guess.
+func (p *cost) speed(x *Candidate) *Speed {
+	if x.Speed.Known() {
+		return &x.Speed
+	}
+	return &p.unknown
+}
+
+// crowdFactor is how far above the mean an instance's context must be to count as crowded: by less, instances differ by chance.
+const crowdFactor = 1.5
+
+// crowd is the number of context tokens from which an instance counts as crowded. The sum is of whole numbers, so the order of the
+// candidates does not show in it.
+func crowd(cs []Candidate) float64 {
+	sum, n := int64(0), int64(0)
+	for i := range cs {
+		if cs[i].Excluded == Eligible {
+			sum += int64(cs[i].Load.Context)
+			n++
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return crowdFactor * float64(sum) / float64(n)
 }
 
 // uncached is the number of tokens to prefill. What was there once has a small chance to be there still. So among equals the
 // instance is asked that may know, which also is how a retention learned too small is found out.
-func (p *cost) uncached(r *Request, x *Candidate) float64 {
-	match := float64(x.Match)
-	u := float64(r.Tokens) - match
+func (p *cost) uncached(q *quote, x *Candidate) float64 {
+	u := q.tokens - float64(x.Match)
 	if x.Known > x.Match {
-		u -= p.cfg.Ghost * (float64(x.Known) - match)
+		u -= p.cfg.Ghost * float64(x.Known-x.Match)
 	}
-	return max(u, 1) // engines recompute at least the last token
+	if u < 1 {
+		return 1 // Engines recompute at least the last token.
+	}
+	return u
 }
 
 // prefillTime is the prefill of the last u of n tokens: a*u + b*u*(h + u/2) with h = n - u.
@@ -86,22 +127,33 @@ func prefillTime(s *Speed, u, n float64) float64 {
 // wait is the prefill that is ahead, and the share of the decoding streams in each step until the first token: near saturation
 // the steps, not the prefill, fill the time. A step has room for StepTokens less one token per stream.
 func wait(s *Speed, l *Load, u float64) float64 {
-	room := max(float64(s.StepTokens)-l.Decoding, 1)
-	steps := ceil((l.Queued + u) / room)
-	return s.PrefillToken*l.Queued + steps*(s.DecodeBase+s.DecodeCtx*l.Context)
+	room := float64(s.StepTokens) - l.Decoding
+	if room < 1 {
+		room = 1
+	}
+	return s.PrefillToken*l.Queued + ceil((l.Queued+u)/room)*(s.DecodeBase+s.DecodeCtx*l.Context)
 }
 
 // admission is the time until running requests have freed the KV tokens that are missing: on average half a stay, in proportion.
-func admission(capacity float64, l *Load, u float64) float64 {
-	missing := l.Used + u - capacity
-	if missing <= 0 || capacity <= 0 || l.Used <= 0 {
+func admission(s *Speed, l *Load, u float64) float64 {
+	missing := l.Used + u - float64(s.KVTokens)
+	if missing <= 0 || s.KVTokens <= 0 || l.Used <= 0 {
 		return 0
 	}
 	return 0.5 * missing * l.Stay / l.Used
 }
 
-// memory is the price of overwriting: nothing until the instance evicts; then each token written evicts one that would have been
-// hit as often as tokens there are.
+// congestion is kappa: those who arrive during the wait will wait for each second of prefill as well.
+func (p *cost) congestion(l *Load, wait float64) float64 {
+	kappa := p.cfg.Congestion * l.Arrivals * wait
+	if kappa > p.cfg.CongestionCap {
+		return p.cfg.CongestionCap
+	}
+	return kappa
+}
+
+// memory is eps, the price of overwriting: nothing until the instance evicts; then each token written evicts one that would have
+// been hit about as often as tokens there are.
 func (p *cost) memory(l *Load) float64 {
 	if l.Turnover < 1 {
 		return 0
@@ -109,13 +161,31 @@ func (p *cost) memory(l *Load) float64 {
 	return p.cfg.Memory * l.HitRate
 }
 
-// full reports whether the engine's next step has no room for u more tokens.
-func full(s *Speed, l *Load, u float64) bool {
-	return l.Queued > 0 && l.Queued+u > float64(s.StepTokens)
+// interference is the harm done to the streams that the prefill slows.
+func (p *cost) interference(l *Load) float64 { return p.cfg.Interference * l.Decoding }
+
+// decode is what the answer's own tokens wait for the excess of others' context.
+func decode(q *quote, s *Speed, l *Load) float64 {
+	if l.Context <= q.crowd {
+		return 0
+	}
+	return q.output * s.DecodeCtx * (l.Context - q.crowd)
 }
 
 // probation keeps all but one step's worth of tokens from an instance that has not shown a first token yet, unless all are new.
 const probation = 60.0
+
+func doubt(s *Speed, l *Load, u float64) float64 {
+	if l.Fresh && full(s, l, u) {
+		return probation
+	}
+	return 0
+}
+
+// full reports whether the engine's next step has no room for u more tokens.
+func full(s *Speed, l *Load, u float64) bool {
+	return l.Queued > 0 && l.Queued+u > float64(s.StepTokens)
+}
 
 // Choose implements Policy.
 func (p *cost) Choose(r *Request, cs []Candidate) Decision {
@@ -123,6 +193,7 @@ func (p *cost) Choose(r *Request, cs []Candidate) Decision {
 		p.totals = make([]float64, len(cs))
 	}
 	totals := p.totals[:len(cs)]
+	q := p.quote(r, cs)
 	best, lowest, soonest, longest, eligible := -1, math.Inf(1), math.Inf(1), 0, 0
 	for i := range cs {
 		x := &cs[i]
@@ -130,13 +201,17 @@ func (p *cost) Choose(r *Request, cs []Candidate) Decision {
 			totals[i] = math.Inf(1)
 			continue
 		}
-		t := p.terms(r, x)
-		totals[i] = t.Total()
+		total, ready := p.price(&q, x)
+		totals[i] = total
 		eligible++
-		soonest = min(soonest, t.Ready())
-		longest = max(longest, x.Match)
-		if totals[i] < lowest || totals[i] == lowest && before(r, x, &cs[best]) {
-			best, lowest = i, totals[i]
+		if ready < soonest {
+			soonest = ready
+		}
+		if x.Match > longest {
+			longest = x.Match
+		}
+		if total < lowest || total == lowest && before(r, x, &cs[best]) {
+			best, lowest = i, total
 		}
 	}
 	if best < 0 {
@@ -152,7 +227,7 @@ func (p *cost) Choose(r *Request, cs []Candidate) Decision {
 	case longest > 0:
 		d.Reason = Matched
 	}
-	return p.bind(r, &cs[best], soonest, d)
+	return p.bind(r, &q, &cs[best], soonest, d)
 }
 
 // settle breaks near ties: of those that hold as much of the prompt as the best and cost the same but for the noise of learned
@@ -170,19 +245,15 @@ func (p *cost) settle(r *Request, cs []Candidate, totals []float64, best int) in
 }
 
 // bind refuses what would come too late and holds back what would only queue in the engine, where it can no longer be moved.
-func (p *cost) bind(r *Request, x *Candidate, soonest float64, d Decision) Decision {
+func (p *cost) bind(r *Request, q *quote, x *Candidate, soonest float64, d Decision) Decision {
 	budget := r.Budget
 	if budget == 0 {
 		budget = p.cfg.TTFTBudget
 	}
 	if excess := soonest - budget.Seconds(); budget > 0 && excess > 0 {
-		return Decision{Index: -1, Reason: Overload, RetryAfter: time.Duration(excess * float64(time.Second))}
+		return Decision{Index: -1, Reason: Overload, RetryAfter: seconds(excess)}
 	}
-	s := &x.Speed
-	if !s.Known() {
-		s = &p.unknown
-	}
-	if r.Waited < p.maxHold(r) && full(s, &x.Load, p.uncached(r, x)) {
+	if r.Waited < p.maxHold(r) && full(p.speed(x), &x.Load, p.uncached(q, x)) {
 		d.Hold, d.Reason = true, LateBound
 	}
 	return d
@@ -193,11 +264,7 @@ func (p *cost) maxHold(r *Request) time.Duration {
 	if r.MaxHold != 0 {
 		return r.MaxHold
 	}
-	hold := p.cfg.MaxHold
-	if p.cfg.TTFTObjective > 0 {
-		hold = min(hold, p.cfg.TTFTObjective/4)
-	}
-	return hold
+	return p.cfg.Hold()
 }
 
 // nobody is none, but held when waiting may help.
@@ -206,3 +273,13 @@ func (p *cost) nobody(r *Request, cs []Candidate) Decision {
 	d.Hold = d.Reason == AllFull && r.Waited < p.maxHold(r)
 	return d
 }
+
+// Forecast is the expected time before a request's own prefill on a candidate, and the time of that prefill.
+func Forecast(r *Request, x *Candidate) (ahead, prefill time.Duration) {
+	p := cost{unknown: Unknown()}
+	q := quote{tokens: float64(r.Tokens)}
+	t := p.terms(&q, x)
+	return seconds(t.Wait + t.Admission), seconds(t.Prefill)
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

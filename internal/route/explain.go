@@ -35,6 +35,7 @@ type CandidateExplained struct {
 // policy would have seen.
 func Explain(p Policy, r *Request, cs []Candidate, d Decision) Explanation {
 	prices := pricesOf(p)
+	q := prices.quote(r, cs)
 	e := Explanation{
 		Policy: p.Name(), Reason: d.Reason.String(), Hold: d.Hold, RetryAfter: d.RetryAfter.Seconds(),
 		Tokens: r.Tokens, Output: r.Output, Waited: r.Waited.Seconds(),
@@ -45,7 +46,7 @@ func Explain(p Policy, r *Request, cs []Candidate, d Decision) Explanation {
 	}
 	for i := range cs {
 		x := &cs[i]
-		t := prices.terms(r, x)
+		t := prices.terms(&q, x)
 		e.Candidates[i] = CandidateExplained{
 			ID: x.ID, Name: x.Name, Chosen: i == d.Index, Excluded: x.Excluded.String(),
 			Match: x.Match, Known: x.Known,

@@ -89,11 +89,13 @@ func newPrefillLearner(prior float64, c clip) prefillLearner {
 	return prefillLearner{prior: prior, rate: prior, clip: c}
 }
 
-// observe takes the seconds that ahead tokens took and reports whether the rate has changed.
-func (p *prefillLearner) observe(seconds float64, ahead int) bool {
+// observe takes the seconds that ahead tokens took, of which so many are thought to be the steps' own, and reports whether the
+// rate has changed.
+func (p *prefillLearner) observe(seconds, steps float64, ahead int) bool {
 	if ahead <= minPrefillSample {
 		return false
 	}
+	seconds -= min(steps, seconds/2) // A wrong idea of the steps must not explain everything.
 	x := p.clip.bound(seconds/float64(ahead), p.prior)
 	i := p.n
 	for i > 0 && p.batch[i-1] > x {
@@ -116,56 +118,45 @@ func (p *prefillLearner) observe(seconds float64, ahead int) bool {
 	return true
 }
 
-// gapLearner fits gap = base + perToken*context to the gaps between tokens by recursive least squares with forgetting. It works
-// on multiples of the prior, so that both unknowns are near 1 and the arithmetic is sound.
+// gapLearner fits gap = base + perToken*context to the gaps between tokens: least squares that forget, held by the prior. The
+// prior's pull never fades, because a batch that keeps its size for a while tells nothing about how the two parts divide. All is
+// in multiples of the prior: gap/priorBase = x + y*r with r = priorPer*context/priorBase.
 type gapLearner struct {
 	priorBase, priorPer float64
 	base, perToken      float64
 	clip                clip
-	x, y                float64 // base and perToken as multiples of their priors
-	pxx, pxy, pyy       float64 // covariance
+	n, sr, srr, sg, sgr float64 // decayed sums of 1, r, r*r, gap, gap*r
 }
 
 const (
 	// The memory of about 500 gaps: ten seconds of one stream.
 	gapForgetting = 0.998
-	// How much the prior weighs: as much as a gap or two.
-	gapDoubt = 1.0
-	// Gaps this many times longer or shorter than expected are pauses of the network, or tokens that came together.
-	gapOutlier = 8
+	// The prior weighs as much as this many gaps.
+	gapPrior = 4
+	// A gap counts at most as this many times what was expected: a pause of the network is not a slow engine, yet one that is
+	// slow is found out after a few gaps.
+	gapSurprise = 3
 )
 
 func newGapLearner(base, perToken float64, c clip) gapLearner {
-	return gapLearner{
-		priorBase: base, priorPer: perToken, base: base, perToken: perToken, clip: c,
-		x: 1, y: 1, pxx: gapDoubt, pyy: gapDoubt,
-	}
+	return gapLearner{priorBase: base, priorPer: perToken, base: base, perToken: perToken, clip: c}
 }
 
 // observe takes one gap in seconds with so many tokens of context in the batch.
 func (g *gapLearner) observe(gap, context float64) {
-	outlier := max(float64(g.clip), gapOutlier)
-	want := g.base + g.perToken*context
-	if gap <= want/outlier || gap >= want*outlier {
-		return
-	}
-	// The unit is the prior's base: gap/base = x + y*r.
+	gap = min(gap, gapSurprise*(g.base+g.perToken*context)) / g.priorBase
 	r := g.priorPer * context / g.priorBase
-	k1, k2 := g.pxx+g.pxy*r, g.pxy+g.pyy*r
-	s := gapForgetting + k1 + k2*r
-	k1, k2 = k1/s, k2/s
-	e := gap/g.priorBase - g.x - g.y*r
-	g.x += k1 * e
-	g.y += k2 * e
-	pxx, pxy, pyy := g.pxx, g.pxy, g.pyy
-	g.pxx = min((pxx-k1*(pxx+r*pxy))/gapForgetting, gapDoubt)
-	g.pxy = (pxy - k1*(pxy+r*pyy)) / gapForgetting
-	g.pyy = min((pyy-k2*(pxy+r*pyy))/gapForgetting, gapDoubt)
-	if lim := math.Sqrt(max(g.pxx*g.pyy, 0)); math.Abs(g.pxy) > lim {
-		g.pxy = math.Copysign(lim, g.pxy)
-	}
-	g.x, g.y = g.clip.bound(g.x, 1), g.clip.bound(g.y, 1)
-	g.base, g.perToken = g.x*g.priorBase, g.y*g.priorPer
+	g.n = g.n*gapForgetting + 1
+	g.sr = g.sr*gapForgetting + r
+	g.srr = g.srr*gapForgetting + r*r
+	g.sg = g.sg*gapForgetting + gap
+	g.sgr = g.sgr*gapForgetting + gap*r
+	// The normal equations of sum (gap - x - y*r)^2 + gapPrior*((x-1)^2 + (y-1)^2); the determinant is at least gapPrior^2.
+	a, d := g.n+gapPrior, g.srr+gapPrior
+	u, v := g.sg+gapPrior, g.sgr+gapPrior
+	det := a*d - g.sr*g.sr
+	g.base = g.clip.bound((u*d-v*g.sr)/det, 1) * g.priorBase
+	g.perToken = g.clip.bound((v*a-u*g.sr)/det, 1) * g.priorPer
 }
 
 // ceil is math.Ceil for what fits an int; it needs no call.

@@ -5,27 +5,27 @@ import "time"
 // Load is a Ledger at one moment, as the policies see it. Other senders' requests, where a scrape shows them, are in it.
 type Load struct {
 	// Queued is Q: uncached prompt tokens dispatched and not past their first token.
-	Queued float64
+	Queued float64 `json:"queued_tokens"`
 	// Decoding is D: streams past their first token.
-	Decoding float64
+	Decoding float64 `json:"decoding"`
 	// Context is the number of prompt and answer tokens of all requests in flight.
-	Context float64
+	Context float64 `json:"context_tokens"`
 	// Used is the number of KV tokens that the requests in flight hold, without those that they share.
-	Used float64
+	Used float64 `json:"kv_used_tokens"`
 	// InFlight counts requests dispatched and not ended.
-	InFlight int
+	InFlight int `json:"in_flight"`
 	// Fresh says that no first token has been seen yet, so that nothing proves that the instance works.
-	Fresh bool
+	Fresh bool `json:"fresh"`
 	// Work is the number of uncached tokens dispatched lately: it halves every ten minutes. Ties go to the least.
-	Work float64
+	Work float64 `json:"work_tokens"`
 	// Arrivals is the rate of dispatches per second, with a half-life of ten seconds.
-	Arrivals float64
+	Arrivals float64 `json:"arrivals_per_s"`
 	// HitRate is the recent share of prompt tokens that were in the cache, 0..1.
-	HitRate float64
+	HitRate float64 `json:"hit_rate"`
 	// Turnover says how many times over the KV cache has been written: from 1 on the instance evicts. Zero means unknown.
-	Turnover float64
-	// Stay is the usual time in seconds from dispatch to end.
-	Stay float64
+	Turnover float64 `json:"turnover"`
+	// Stay is the usual time in seconds from first token to end.
+	Stay float64 `json:"stay_s"`
 }
 
 // phase is where a ticket is in its life.
@@ -43,10 +43,12 @@ type Ticket struct {
 	phase    phase
 	bound    bool      // the KV cache was full at dispatch: the time to first token says nothing about prefill
 	at       time.Time // dispatch
+	first    time.Time // first token
 	last     time.Time // last token
 	uncached int
 	context  int     // prompt and answer tokens so far
 	used     int     // uncached and answer tokens so far
+	cached   int     // prompt tokens that were in the cache already
 	ahead    int     // Q just after dispatch, its own tokens included
 	steps    float64 // seconds of decode steps expected before the first token
 }
@@ -56,16 +58,19 @@ type Ticket struct {
 // does not lock: its owner does.
 type Ledger struct {
 	// What is in flight: whole numbers, so that they are exactly zero when all tickets have ended.
-	queued, context, used int
-	prefilling, decoding  int
-	served                uint64
+	queued, context, used  int
+	cached, cachedDecoding int
+	prefilling, decoding   int
+	served                 uint64
+	quiet                  time.Time // since when nobody waits for a first token
 
 	arrivals decaying // dispatches, 10 s
 	work     decaying // uncached tokens, 10 min
 	prompts  decaying // prompt tokens, 10 min
 	hits     decaying // cached prompt tokens, 10 min
 	written  float64  // tokens written to the cache since Restart
-	stay     average  // seconds from dispatch to end
+	stay     average  // seconds from first token to end
+	private  float64  // share of the cached tokens of requests in flight that no two of them share
 	size     average  // uncached tokens per request
 
 	prior   Speed
@@ -88,6 +93,7 @@ func NewLedger(prior Speed) *Ledger {
 	l := &Ledger{}
 	l.arrivals.halfLife, l.work.halfLife = arrivalHalfLife, workHalfLife
 	l.prompts.halfLife, l.hits.halfLife = workHalfLife, workHalfLife
+	l.private = privatePrior
 	l.setPrior(prior)
 	return l
 }
@@ -117,6 +123,7 @@ func (l *Ledger) Dispatch(now time.Time, uncached, prompt, output int) Ticket {
 	l.queued += uncached
 	l.context += prompt
 	l.used += uncached
+	l.cached += prompt - uncached
 	l.prefilling++
 	l.arrivals.add(now, 1)
 	l.work.add(now, float64(uncached))
@@ -128,7 +135,7 @@ func (l *Ledger) Dispatch(now time.Time, uncached, prompt, output int) Ticket {
 	steps := ceil(float64(l.queued) / float64(l.speed.StepTokens))
 	return Ticket{
 		phase: prefilling, bound: bound, at: now,
-		uncached: uncached, context: prompt, used: uncached,
+		uncached: uncached, context: prompt, used: uncached, cached: prompt - uncached,
 		ahead: l.queued,
 		steps: steps * (l.speed.DecodeBase + l.speed.DecodeCtx*float64(l.context-prompt)),
 	}
@@ -140,13 +147,22 @@ func (l *Ledger) FirstToken(now time.Time, t *Ticket) {
 		return
 	}
 	t.phase = decoding
-	t.last = now
-	l.queued -= t.uncached
-	l.prefilling--
+	t.last, t.first = now, now
+	l.leave(now, t)
+	l.cachedDecoding += t.cached
 	l.decoding++
 	l.served++
-	if !t.bound && l.prefill.observe(now.Sub(t.at).Seconds()-t.steps, t.ahead) {
+	if !t.bound && l.prefill.observe(now.Sub(t.at).Seconds(), t.steps, t.ahead) {
 		l.speed.PrefillToken = l.prefill.rate
+	}
+}
+
+// leave takes the ticket out of those that wait for their first token.
+func (l *Ledger) leave(now time.Time, t *Ticket) {
+	l.queued -= t.uncached
+	l.prefilling--
+	if l.prefilling == 0 {
+		l.quiet = now
 	}
 }
 
@@ -168,9 +184,9 @@ func (l *Ledger) Token(now time.Time, t *Ticket, n int) {
 	l.written += float64(n)
 }
 
-// learnGap takes the gap before a token as the length of a decode step, when nothing of ours was being prefilled.
+// learnGap takes the gap before a token as the length of a decode step, when nothing of ours was being prefilled all the while.
 func (l *Ledger) learnGap(now time.Time, t *Ticket, n int) {
-	if l.queued > 0 || n <= 0 {
+	if l.prefilling > 0 || t.last.Before(l.quiet) || n <= 0 {
 		return
 	}
 	l.gaps.observe(now.Sub(t.last).Seconds()/float64(n), float64(l.context)+l.foreignAt(now).context)
@@ -181,17 +197,18 @@ func (l *Ledger) learnGap(now time.Time, t *Ticket, n int) {
 func (l *Ledger) End(now time.Time, t *Ticket) {
 	switch t.phase {
 	case prefilling:
-		l.queued -= t.uncached
-		l.prefilling--
+		l.leave(now, t)
 	case decoding:
 		l.decoding--
-		l.stay.add(now.Sub(t.at).Seconds())
+		l.cachedDecoding -= t.cached
+		l.stay.add(now.Sub(t.first).Seconds())
 	default:
 		return
 	}
 	t.phase = ended
 	l.context -= t.context
 	l.used -= t.used
+	l.cached -= t.cached
 }
 
 // Restart notes that the engine has started again, with an empty cache. Tickets stay: their requests end by themselves.

@@ -56,8 +56,7 @@ func (l *Ledger) Correct(now time.Time, f Facts) {
 		}
 	}
 	if f.KVUsed >= 0 && l.speed.KVTokens > 0 {
-		steady.hasKV = true
-		steady.kvBias = f.KVUsed*float64(l.speed.KVTokens) - float64(l.used)
+		l.learnPrivate(f.KVUsed * float64(l.speed.KVTokens))
 	}
 	l.foreign = steady
 }
@@ -77,11 +76,23 @@ func (l *Ledger) foreignAt(now time.Time) foreignLoad {
 	return foreignLoad{}
 }
 
+// privatePrior is the share assumed until a scrape tells: conversations share little, a common system prompt is shared by all.
+const (
+	privatePrior  = 0.25
+	privateWeight = 0.3
+)
+
+// learnPrivate compares the KV tokens that the engine holds for its running requests with those of the streams in the ledger.
+func (l *Ledger) learnPrivate(held float64) {
+	if l.cachedDecoding == 0 || l.foreign.counted.requests > 0 {
+		return
+	}
+	share := (held - float64(l.used-l.queued)) / float64(l.cachedDecoding)
+	l.private += privateWeight * (min(max(share, 0), 1) - l.private)
+}
+
 // usedAt is the number of KV tokens held by requests in flight.
 func (l *Ledger) usedAt(now time.Time) float64 {
-	used := float64(l.used)
-	if l.foreign.hasKV && now.Sub(l.foreign.at) < factsLive {
-		used = max(used+l.foreign.kvBias, 0)
-	}
-	return used
+	f := l.foreignAt(now)
+	return float64(l.used) + l.private*float64(l.cached) + f.queued + f.context
 }

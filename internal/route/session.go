@@ -37,12 +37,12 @@ func (p *session) Choose(r *Request, cs []Candidate) Decision {
 	if r.Session == 0 {
 		return p.cost.Choose(r, cs)
 	}
-	slot := p.find(r)
+	slot, q := p.find(r), p.cost.quote(r, cs)
 	if slot.session == r.Session {
-		if i := p.pinned(slot, cs); i >= 0 && p.hasRoom(r, &cs[i], cs) {
+		if i := p.pinned(slot, cs); i >= 0 && p.hasRoom(&q, &cs[i], cs) {
 			slot.last = r.Now.UnixNano()
-			t := p.cost.terms(r, &cs[i])
-			return Decision{Index: i, Reason: Pinned, Cost: t.Total()}
+			total, _ := p.cost.price(&q, &cs[i])
+			return Decision{Index: i, Reason: Pinned, Cost: total}
 		}
 	}
 	d := p.cost.Choose(r, cs)
@@ -85,8 +85,8 @@ func (p *session) pinned(x *pin, cs []Candidate) int {
 
 // hasRoom reports whether the instance can take one more request of its sessions: without a bound pinned sessions fill one
 // instance's cache until each evicts the next, and its hit rate collapses.
-func (p *session) hasRoom(r *Request, x *Candidate, cs []Candidate) bool {
-	if c := float64(x.Speed.KVTokens); c > 0 && x.Load.Used+p.cost.uncached(r, x) > c {
+func (p *session) hasRoom(q *quote, x *Candidate, cs []Candidate) bool {
+	if c := float64(x.Speed.KVTokens); c > 0 && x.Load.Used+p.cost.uncached(q, x) > c {
 		return false
 	}
 	if x.Load.InFlight < p.cfg.SessionFloor {

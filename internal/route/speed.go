@@ -9,12 +9,12 @@ import "math"
 //
 // for u tokens of prefill after h cached ones, with context tokens held by the decoding streams.
 type Speed struct {
-	PrefillToken float64 // seconds per uncached token
-	PrefillQuad  float64 // seconds per uncached token and token of context before it (attention)
-	DecodeBase   float64 // seconds per step, however little is in it
-	DecodeCtx    float64 // seconds per step and token of context of the decoding streams
-	StepTokens   int     // tokens per step (vLLM's max_num_batched_tokens)
-	KVTokens     int     // tokens that the KV cache holds; 0 means unknown, and then memory costs nothing
+	PrefillToken float64 `json:"prefill_token_s"` // seconds per uncached token
+	PrefillQuad  float64 `json:"prefill_quad_s"`  // seconds per uncached token and token of context before it (attention)
+	DecodeBase   float64 `json:"decode_base_s"`   // seconds per step, however little is in it
+	DecodeCtx    float64 `json:"decode_ctx_s"`    // seconds per step and token of context of the decoding streams
+	StepTokens   int     `json:"step_tokens"`     // tokens per step (vLLM's max_num_batched_tokens)
+	KVTokens     int     `json:"kv_tokens"`       // tokens that the KV cache holds; 0 means unknown, and then memory costs nothing
 }
 
 // Known reports whether s says anything.
