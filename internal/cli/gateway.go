@@ -141,13 +141,14 @@ func (g *gateway) watch(e fleet.Event) {
 	switch e.Kind {
 	case fleet.Joined:
 		g.index.Join(e.ID, e.Name, g.blocks(e.KVTokens))
+		g.metrics.Joined(e.Name)
 	case fleet.Capacity:
 		g.index.SetCapacity(e.ID, g.blocks(e.KVTokens))
 	case fleet.Restarted:
 		g.index.Flush(e.ID)
 	case fleet.Left:
 		g.index.Leave(e.ID)
-		g.metrics.Forget(e.Name)
+		g.metrics.Left(e.Name)
 	case fleet.Up, fleet.Down: // its cache is as it was
 	}
 	g.proxy.Watch(e)

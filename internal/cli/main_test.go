@@ -213,6 +213,16 @@ func TestFilesAreWatched(t *testing.T) {
 	seen = p.log.expect("nothing has changed")
 	write("w.yml", file("2m"))
 	await(t, seen, "the return of the old file")
+
+	elsewhere := tempFile(t, "key", "planted-third") // its folder is not watched yet
+	seen = p.log.expect("api_key: ${file:key} -> ${file:" + elsewhere)
+	write("w.yml", strings.Replace(file("2m"), "${file:key}", "${file:"+elsewhere+"}", 1))
+	await(t, seen, "the reload with another secret")
+	seen = p.log.expect("its value changed")
+	if err := os.WriteFile(elsewhere, []byte("planted-fourth"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(t, seen, "the reload of a secret that was named by a reload")
 	mustNotContain(t, "log", p.log.String(), "planted")
 }
 

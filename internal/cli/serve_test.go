@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -74,6 +75,48 @@ func TestReloadDropsNothing(t *testing.T) {
 			t.Errorf("config_reloads_total is %s; want 40", got)
 		}
 		mustNotContain(t, "log", r.log.String(), "BUG")
+	})
+}
+
+// A reload puts new instances to work and lets removed ones finish.
+func TestReloadMovesTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := testkit.NewNetwork()
+		first, second := testkit.NewEngine(testkit.Act{Tokens: 10, Gap: time.Second}), testkit.NewEngine()
+		n.Serve(t, "a:80", first)
+		n.Serve(t, "b:80", second)
+		r := newRig(t, n, onePool)
+		if got := r.metrics()[`warmroute_in_flight{model="m"}`]; got != "0" {
+			t.Errorf("before the first request: in_flight of the model is %q; want 0", got)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if status, body := r.chat("m"); status != http.StatusOK || !strings.Contains(body, "[DONE]") {
+				t.Errorf("the stream on the removed instance broke: status %d, %q", status, body)
+			}
+		})
+		time.Sleep(2 * time.Second)
+		r.write(rigHead + strings.ReplaceAll(onePool, `{name: a, url: "http://a:80"}`, `{name: b, url: "http://b:80"}`))
+		status, result := r.reload()
+		want := []string{"pools[m].instances[b]: added", "pools[m].instances[a]: removed"}
+		if status != http.StatusOK || !slices.Equal(result.Changes, want) {
+			t.Errorf("reload: status %d, %+v; want changes %q", status, result, want)
+		}
+		time.Sleep(2 * time.Second)
+		for range 3 {
+			if status, body := r.chat("m"); status != http.StatusOK {
+				t.Errorf("chat: status %d %s", status, body)
+			}
+		}
+		wg.Wait()
+		if a, b := len(first.Calls()), len(second.Calls()); a != 1 || b != 3 {
+			t.Errorf("%d requests went to the removed instance and %d to the new one; want 1 and 3", a, b)
+		}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		for name := range r.metrics() {
+			mustNotContain(t, "series", name, `instance="a"`)
+		}
 	})
 }
 

@@ -58,13 +58,6 @@ func (b *bounded) label(v string) string {
 	return v
 }
 
-// forget gives the place of v back.
-func (b *bounded) forget(v string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.seen, v)
-}
-
 // codeLabel is the status code as a label: the registered ones, plus those that
 // engines and gateways use without registration. An upstream that answers with
 // every number from 100 to 999 creates one series, not 900.

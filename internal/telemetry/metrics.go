@@ -38,7 +38,7 @@ type Metrics struct {
 	reloaded  *prometheus.GaugeVec
 	snapshots *prometheus.CounterVec // operation, result
 
-	kinds, classes, policies, reasons, instances *bounded
+	kinds, classes, policies, reasons *bounded
 
 	sources atomic.Pointer[Sources]            // read by the collector
 	models  atomic.Pointer[map[string]*series] // immutable; replaced under growing
@@ -46,6 +46,9 @@ type Metrics struct {
 
 	mu       sync.Mutex     // guards below
 	inFlight map[string]int // by the name given to Started; no zeros
+
+	fleet     sync.RWMutex   // guards below, and keeps their series from being written while they are dropped
+	instances map[string]int // how many instances of that name are here; no zeros
 }
 
 // series is what belongs to one model, looked up once and not per token.
@@ -99,7 +102,7 @@ func New(reg prometheus.Registerer) *Metrics {
 	b := &builder{reg: reg}
 	m := &Metrics{
 		kinds: newBounded(maxEnum), classes: newBounded(maxEnum), policies: newBounded(maxEnum),
-		reasons: newBounded(maxEnum), instances: newBounded(maxInstances), inFlight: make(map[string]int),
+		reasons: newBounded(maxEnum), inFlight: make(map[string]int), instances: make(map[string]int),
 	}
 	m.registerRequests(b)
 	m.registerTokens(b)
@@ -262,11 +265,17 @@ func (m *Metrics) Ended(r Request) {
 		s.cached.Add(count(r.CachedTokens))
 	}
 	if r.Instance != "" {
-		m.endedOn(m.instances.label(r.Instance), s.label, class, r)
+		m.endedOn(s.label, class, r)
 	}
 }
 
-func (m *Metrics) endedOn(instance, model, class string, r Request) {
+func (m *Metrics) endedOn(model, class string, r Request) {
+	m.fleet.RLock()
+	defer m.fleet.RUnlock()
+	instance := Other
+	if m.instances[r.Instance] > 0 {
+		instance = strings.ToValidUTF8(r.Instance, "\uFFFD")
+	}
 	m.instRequests.WithLabelValues(model, instance, class).Inc()
 	if !r.CachedKnown {
 		return
@@ -276,15 +285,28 @@ func (m *Metrics) endedOn(instance, model, class string, r Request) {
 	m.instPredicted.WithLabelValues(model, instance).Add(count(r.PredictedTokens))
 }
 
-// Forget drops the series of an instance that has left, so that a fleet whose
-// addresses change all day does not grow the registry. The totals by model keep
-// what it had counted.
-func (m *Metrics) Forget(instance string) {
-	if instance == "" {
+// Joined gives an instance series of its own. Requests that end on any other
+// are those of [Other].
+func (m *Metrics) Joined(instance string) {
+	m.fleet.Lock()
+	defer m.fleet.Unlock()
+	if len(m.instances) < maxInstances || m.instances[instance] > 0 {
+		m.instances[instance]++
+	}
+}
+
+// Left drops the series of an instance, unless another one has its name by now,
+// so that a fleet whose addresses change all day does not grow the registry. The
+// totals by model keep what it had counted, and a request that ends after its
+// instance has left counts for [Other] and brings no series back.
+func (m *Metrics) Left(instance string) {
+	m.fleet.Lock()
+	defer m.fleet.Unlock()
+	if m.instances[instance]--; m.instances[instance] > 0 {
 		return
 	}
-	m.instances.forget(instance)
-	label := prometheus.Labels{"instance": instance}
+	delete(m.instances, instance)
+	label := prometheus.Labels{"instance": strings.ToValidUTF8(instance, "\uFFFD")}
 	for _, v := range []*prometheus.CounterVec{m.instRequests, m.instReported, m.instCached, m.instPredicted} {
 		v.DeletePartialMatch(label)
 	}

@@ -70,6 +70,8 @@ func TestEnded(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
 	m.Know("llama")
+	m.Joined("a")
+	m.Joined("b")
 	m.Started("llama")
 	m.Started("llama")
 	m.Ended(Request{
@@ -206,15 +208,20 @@ func TestKnowKeepsCounters(t *testing.T) {
 	diff(t, reg, map[string]float64{series: 15})
 }
 
-func TestForget(t *testing.T) {
+// A fleet whose addresses change all day does not grow the registry, not even by
+// requests that end when their instance has left already.
+func TestInstancesComeAndGo(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
 	m.Know("llama")
 	for i := range 3 * maxInstances {
 		name := fmt.Sprint("10.0.0.", i)
-		m.Ended(Request{Model: "llama", Instance: name, CachedKnown: true, PromptTokens: 10, CachedTokens: 1})
-		if i%2 == 0 || i > 100 {
-			m.Forget(name)
+		m.Joined(name)
+		r := Request{Model: "llama", Instance: name, CachedKnown: true, PromptTokens: 10, CachedTokens: 1}
+		m.Ended(r)
+		if i >= 50 {
+			m.Left(name)
+			m.Ended(r)
 		}
 	}
 	got := 0
@@ -223,10 +230,30 @@ func TestForget(t *testing.T) {
 			got++
 		}
 	}
-	if want := 50; got != want {
-		t.Errorf("%d instances have series; want the %d that stay", got, want)
+	if want := 50 + 1; got != want {
+		t.Errorf("%d series; want %d: of those that stay, and of the others", got, want)
 	}
-	diff(t, reg, map[string]float64{`warmroute_cached_tokens_total{model="llama"}`: 3 * maxInstances})
+	diff(t, reg, map[string]float64{
+		`warmroute_cached_tokens_total{model="llama"}`:                           2*3*maxInstances - 50,
+		`warmroute_instance_cached_tokens_total{instance="other",model="llama"}`: 3*maxInstances - 50,
+	})
+}
+
+// An instance that comes back under its name before the old one has drained
+// keeps the series.
+func TestInstanceOfTheSameName(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := New(reg)
+	m.Know("llama")
+	series := `warmroute_instance_requests_total{class="served",instance="a",model="llama"}`
+	m.Joined("a")
+	m.Ended(Request{Model: "llama", Instance: "a", Class: "served"})
+	m.Joined("a")
+	m.Left("a")
+	m.Ended(Request{Model: "llama", Instance: "a", Class: "served"})
+	diff(t, reg, map[string]float64{series: 2})
+	m.Left("a")
+	diff(t, reg, map[string]float64{series: math.NaN()})
 }
 
 func TestSources(t *testing.T) {
@@ -269,7 +296,8 @@ func TestConcurrentUse(t *testing.T) {
 				m.Gap(name, time.Millisecond)
 				m.Ended(Request{Model: name, Instance: name, Kind: "chat", Class: "served", Code: 200})
 				if i%50 == 0 {
-					m.Forget(name)
+					m.Joined(name)
+					m.Left(name)
 					gather(t, reg)
 				}
 			}
@@ -330,6 +358,7 @@ func TestDocsAreComplete(t *testing.T) {
 func BenchmarkEnded(b *testing.B) {
 	m := New(prometheus.NewRegistry())
 	m.Know("llama")
+	m.Joined("a")
 	r := Request{
 		Model: "llama", Kind: "chat", Class: "served", Code: 200, Instance: "a", TTFT: time.Millisecond, E2E: time.Second,
 		PromptTokens: 1000, CachedKnown: true, CachedTokens: 900, OutputTokens: 10,
