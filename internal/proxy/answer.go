@@ -139,7 +139,7 @@ func (a *attempt) pass(resp *http.Response, head []byte) *upstream.Fault {
 		return a.failed(upstream.NewFault(upstream.Transient, causeAnswer, "the answer is no stream of events and too long to become one"))
 	}
 	if !a.firstContent(time.Now()) {
-		return a.failed(contextFault(a.ctx))
+		return a.failed(a.late())
 	}
 	x.out.begin(resp.StatusCode, func(h http.Header) { x.fillStream(h, resp.Header) })
 	x.letGo()

@@ -23,7 +23,8 @@ type attempt struct {
 	instance *fleet.Instance
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
-	timer    *time.Timer // of the first content; nil when the answer does not stream
+	patience time.Duration // how long the first content may take
+	timer    *time.Timer   // of that; nil when the answer does not stream
 
 	asked    bool // the instance was asked for usage and the client was not the one who asked
 	first    bool // the first content was seen
@@ -47,14 +48,14 @@ func (x *exchange) attempt() *upstream.Fault {
 	x.rec.Attempts++
 	x.rec.Instance = a.instance.Name()
 	x.rec.PredictedTokens, x.rec.Cost = x.order.seat.match, x.order.seat.decision.Cost
+	x.rec.FailOpen = lease.FailOpen()
 	x.rec.Dispatched, x.rec.First = now, time.Time{}
 	if x.rec.Attempts == 1 {
 		x.rec.Overhead = now.Sub(x.rec.Read) - x.order.held
 	}
 	if x.rec.Streamed {
-		a.timer = time.AfterFunc(a.patience(), func() {
-			a.cancel(upstream.NewFault(upstream.Transient, causeTTFT, "no content within "+a.patience().String()))
-		})
+		a.patience = x.patience()
+		a.timer = time.AfterFunc(a.patience, func() { a.cancel(a.late()) })
 		defer a.timer.Stop()
 	} else {
 		defer time.AfterFunc(x.order.seat.ready, a.assumeFirst).Stop()
@@ -69,10 +70,14 @@ func (x *exchange) attempt() *upstream.Fault {
 
 // patience is how long the first content may take, for what the instance has to
 // prefill.
-func (a *attempt) patience() time.Duration {
-	o := &a.x.order
-	uncached := max(o.req.Tokens-o.seat.match, 0)
-	return a.x.g.cfg.TTFTTimeout + time.Duration(float64(a.x.g.cfg.TTFTPer1K)*float64(uncached)/1000)
+func (x *exchange) patience() time.Duration {
+	uncached := max(x.order.req.Tokens-x.order.seat.match, 0)
+	return x.g.cfg.TTFTTimeout + time.Duration(float64(x.g.cfg.TTFTPer1K)*float64(uncached)/1000)
+}
+
+// late is the fault of an instance whose first content does not come in time.
+func (a *attempt) late() *upstream.Fault {
+	return upstream.NewFault(upstream.Transient, causeTTFT, "no content within "+a.patience.String())
 }
 
 // send sends the client's body, with the edits that this instance needs. When

@@ -20,10 +20,13 @@ const maxExplanation = 6 << 10
 
 // Explanation answers "why this instance?" for one request.
 type Explanation struct {
-	ID       string  `json:"id"`
-	Model    string  `json:"model,omitempty"`
-	Instance string  `json:"instance,omitempty"`
-	Outcome  string  `json:"outcome,omitempty"`
+	ID       string `json:"id"`
+	Model    string `json:"model,omitempty"`
+	Instance string `json:"instance,omitempty"`
+	Outcome  string `json:"outcome,omitempty"`
+	// FailOpen says that the instance was asked although it is broken, because all
+	// are.
+	FailOpen bool    `json:"fail_open,omitempty"`
 	Tries    []tried `json:"failed_attempts,omitempty"`
 	// Decision is the last one; its candidates say who else was there and why
 	// they were not taken.
@@ -55,7 +58,7 @@ func wantsExplanation(h http.Header) bool {
 // explanation describes the request so far.
 func explanation(r *Record, d *route.Explanation) *Explanation {
 	e := &Explanation{
-		ID: r.ID, Model: r.Model, Instance: r.Instance, Outcome: r.Outcome(), Decision: d,
+		ID: r.ID, Model: r.Model, Instance: r.Instance, Outcome: r.Outcome(), Decision: d, FailOpen: r.FailOpen,
 		PromptTokens: r.PromptTokens, Predicted: r.PredictedTokens, Held: r.Held.Seconds(),
 	}
 	for _, t := range r.Tries {

@@ -32,16 +32,23 @@ func (l *lessons) tokens(bytes int64) int {
 	return l.ratio.Tokens(bytes)
 }
 
-// expect is how many tokens an answer is likely to have, at most limit; zero
-// limit means none, and zero that nothing is known.
+// outputPrior is the length of an answer that is expected of a model that has
+// not answered yet, where the client's limit makes it worth guessing at all.
+const outputPrior = 256
+
+// expect is how many tokens an answer is likely to have, at most limit, which is
+// zero when the client sets none. Zero means that nothing is known.
 func (l *lessons) expect(limit int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := int(l.output)
-	if limit > 0 && (n == 0 || n > limit) {
-		return limit
+	if limit <= 0 {
+		return n
 	}
-	return n
+	if n == 0 {
+		n = outputPrior
+	}
+	return min(n, limit)
 }
 
 // learnRatio takes a prompt that the engine has counted.

@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -240,6 +242,9 @@ func TestLessons(t *testing.T) {
 	if n := l.expect(50); n != 50 {
 		t.Errorf("expects %d tokens; want the limit, 50", n)
 	}
+	if n := l.expect(32_000); n != outputPrior {
+		t.Errorf("expects %d tokens of an unknown model; want %d", n, outputPrior)
+	}
 	for range 200 {
 		l.learnOutput(300)
 	}
@@ -328,18 +333,20 @@ func TestOtherKindsLeaveTheIndexAlone(t *testing.T) {
 }
 
 func TestManyPromptsStayUnderTheCap(t *testing.T) { // A17, as far as the gateway is concerned
-	synctest.Test(t, func(t *testing.T) {
-		x := index.New(index.Config{Memory: 4 << 20})
-		r := newRig(t, 1, func(s *setup) { s.deps = func(d *Deps) { d.Index = x } })
-		x.Join(0, "e0", 0)
-		for i := range 300 {
-			r.post(chatPath, chat(long(fmt.Sprint("prompt ", i), 20_000), true))
-			if s := x.Stats(); s.Bytes > s.Limit {
-				t.Fatalf("%d bytes after %d prompts; the limit is %d", s.Bytes, i, s.Limit)
-			}
+	g, _ := direct(t, Default(), answering("text/event-stream", helloChunk+stopChunk+doneChunk, 4096, io.EOF))
+	x := index.New(index.Config{Memory: 4 << 20})
+	for v := range g.deps.Fleet.All() {
+		x.Join(v.ID, v.Name, 0)
+	}
+	g.deps.Index = x
+	for i := range 300 {
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, chatPath, strings.NewReader(chat(long(fmt.Sprint("prompt ", i), 20_000), true))))
+		if s := x.Stats(); s.Bytes > s.Limit || w.Code != 200 {
+			t.Fatalf("%d bytes after %d prompts; the limit is %d; status %d", s.Bytes, i, s.Limit, w.Code)
 		}
-		if s := x.Stats(); s.Blocks == 0 {
-			t.Error("the index is empty")
-		}
-	})
+	}
+	if s := x.Stats(); s.Blocks == 0 {
+		t.Error("the index is empty")
+	}
 }

@@ -78,11 +78,11 @@ func TestBurstSeesItself(t *testing.T) { // A2
 
 func TestSharedSystemPromptUsesAll(t *testing.T) { // A5
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, 4, always(testkit.Act{Before: 200 * time.Millisecond, Gap: 20 * time.Millisecond, Tokens: 20}))
+		r := newRig(t, 4, always(testkit.Act{Before: 200 * time.Millisecond, Gap: 50 * time.Millisecond, Tokens: 4}))
 		system := long("You are a helpful assistant.", 500)
 		total := make([]int, 4)
 		for round := range 5 {
-			got := r.burst(prompts(200, func(i int) string { return system + long(fmt.Sprint(round, " ", i), 300) })...)
+			got := r.burst(prompts(200, func(i int) string { return system + long(fmt.Sprint(round, " ", i), 100) })...)
 			for i, n := range got {
 				total[i] += n
 			}

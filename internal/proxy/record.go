@@ -45,6 +45,7 @@ type Record struct {
 	Policy   string
 	Reason   string // the rule that decided
 	Cost     float64
+	FailOpen bool  // the instance is broken, and so are all others
 	Tries    []Try // attempts that failed and were repeated elsewhere, in order
 	Attempts int   // requests sent
 

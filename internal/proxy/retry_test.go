@@ -154,6 +154,22 @@ func TestOneDeadInstanceIsInvisible(t *testing.T) { // A41
 	})
 }
 
+func TestFailOpen(t *testing.T) { // T48
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2, always(testkit.Broken()))
+		for range 20 {
+			r.post(chatPath, chat("x", true))
+		}
+		for _, e := range r.engines {
+			e.Then = testkit.Act{}
+		}
+		a := r.post(chatPath, chat("x", false), explainHeader, "1")
+		if rec := r.last(); a.status != 200 || !rec.FailOpen || !parseExplanation(t, a.header.Get(explanationHeader)).FailOpen {
+			t.Errorf("with all breakers open: got %d, recorded %+v", a.status, rec)
+		}
+	})
+}
+
 func TestRetriesSwitchedOff(t *testing.T) { // A41
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 2, always(testkit.Broken()), func(s *setup) { s.proxy.Retries = 0 })

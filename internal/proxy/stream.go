@@ -66,7 +66,7 @@ func (s *stream) event(ev dialect.Event) (over bool, fault *upstream.Fault) {
 		}
 	case dialect.Content, dialect.Finish, dialect.Done:
 		if !s.content(class) {
-			return true, s.broken(contextFault(s.ctx))
+			return true, s.broken(s.late())
 		}
 	case dialect.Held:
 		s.noteThread(ev)
