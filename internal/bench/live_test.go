@@ -54,7 +54,7 @@ func TestLoad(t *testing.T) {
 	if a.Err != nil || a.Instance != "a" || a.Match != 64 || a.Usage.Prompt != 100 || a.Usage.Cached != 48 {
 		t.Errorf("answer %+v", a)
 	}
-	if !(a.Sent > 0 && a.First > a.Sent && a.Done >= a.First) {
+	if a.Sent <= 0 || a.First <= a.Sent || a.Done < a.First {
 		t.Errorf("times %v, %v, %v are not in order", a.Sent, a.First, a.Done)
 	}
 	if err := answers[1].Err; err == nil || !strings.Contains(err.Error(), "429") {

@@ -107,7 +107,7 @@ func (o Overhead) Run(ctx context.Context) (*OverheadReport, error) {
 		server.Serve(listener) //nolint:errcheck // it ends by Close
 	}()
 	defer func() {
-		server.Close()
+		_ = server.Close() // it says nothing that matters now
 		<-served
 	}()
 	engine := "http://" + listener.Addr().String()

@@ -208,7 +208,7 @@ func (o *Overhead) startNginx(ctx context.Context, engine string) (*child, error
 	cmd := exec.CommandContext(ctx, o.Nginx, "-p", directory, "-c", config, "-e", "stderr")
 	c, err := startChild(ctx, cmd, addr, "/health")
 	if err != nil {
-		os.RemoveAll(directory)
+		_ = os.RemoveAll(directory) // a leftover in the temporary directory
 		return nil, err
 	}
 	c.directory = directory

@@ -164,7 +164,7 @@ const stopGrace = 5 * time.Second
 
 func (c *child) stop() {
 	if c.directory != "" {
-		defer os.RemoveAll(c.directory)
+		defer func() { _ = os.RemoveAll(c.directory) }() // a leftover in the temporary directory
 	}
 	c.cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it has ended already then
 	select {

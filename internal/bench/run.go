@@ -229,7 +229,7 @@ func (w *world) takeFlight() *flight {
 	if n := len(w.free); n > 0 {
 		f := w.free[n-1]
 		w.free = w.free[:n-1]
-		*f = flight{Request: f.Request, slot: f.slot, blocks: f.blocks, chain: f.chain, trip: f.trip.reuse()}
+		*f = flight{Request: f.Request, slot: f.slot, blocks: f.blocks, chain: f.chain, trip: f.reuse()}
 		return f
 	}
 	f := &flight{slot: uint64(len(w.flights))}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -37,7 +38,7 @@ func (s *Stub) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHT
 func fixed(contentType, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
-		io.WriteString(w, body)
+		fmt.Fprint(w, body)
 	}
 }
 
@@ -51,7 +52,7 @@ func (s *Stub) chat(w http.ResponseWriter, r *http.Request) {
 		`,"total_tokens":` + tokens + `,"prompt_tokens_details":{"cached_tokens":0}}`
 	if !gjson.GetBytes(body, "stream").Bool() {
 		w.Header().Set("Content-Type", "application/json")
-		io.WriteString(w, `{"id":"stub","object":"chat.completion","created":1,"model":"`+stubModel+
+		fmt.Fprint(w, `{"id":"stub","object":"chat.completion","created":1,"model":"`+stubModel+
 			`","choices":[{"index":0,"message":{"role":"assistant","content":"`+strings.Repeat("word ", stubTokens)+
 			`"},"finish_reason":"stop"}],`+usage+`}`)
 		return
@@ -59,7 +60,7 @@ func (s *Stub) chat(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	flusher := http.NewResponseController(w)
 	event := func(rest string) {
-		io.WriteString(w, `data: {"id":"stub","object":"chat.completion.chunk","created":1,"model":"`+stubModel+`",`+rest+"}\n\n")
+		fmt.Fprint(w, `data: {"id":"stub","object":"chat.completion.chunk","created":1,"model":"`+stubModel+`",`+rest+"}\n\n")
 		flusher.Flush() //nolint:errcheck // a client that is gone is no fault of the stub
 	}
 	event(`"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]`)
@@ -70,5 +71,5 @@ func (s *Stub) chat(w http.ResponseWriter, r *http.Request) {
 	if gjson.GetBytes(body, "stream_options.include_usage").Bool() {
 		event(`"choices":[],` + usage)
 	}
-	io.WriteString(w, "data: [DONE]\n\n")
+	fmt.Fprint(w, "data: [DONE]\n\n")
 }

@@ -131,7 +131,7 @@ func (s *traceSource) Take(r *Request) {
 	}
 	if record.SessionID != "" {
 		h := fnv.New64a()
-		io.WriteString(h, record.SessionID)
+		fmt.Fprint(h, record.SessionID)
 		r.Session = max(h.Sum64(), 1)
 	}
 	r.Answer = Segment{segmentID(s.seed, answerText, uint64(s.taken)), max(record.OutputLength, 1)}

@@ -20,27 +20,27 @@ import (
 type DemoCmd struct {
 	Policies  []string      `default:"round_robin,least_requests,cost" placeholder:"NAMES" help:"Policies to compare, in this order. The last one stays. Default: ${default}."`
 	Instances int           `default:"7" placeholder:"N" help:"Number of simulated engines. Default: ${default}."`
-	Requests  int           `placeholder:"N" help:"Requests per policy. Default: 640."`
+	Requests  int           `placeholder:"N" help:"Requests per policy. Default: 700."`
 	Duration  time.Duration `placeholder:"TIME" help:"Wall time per policy, instead of --requests."`
 	Speed     float64       `default:"3" placeholder:"X" help:"Simulated seconds per second. Default: ${default}."`
 	Listen    string        `placeholder:"ADDR" help:"Address of the OpenAI endpoint. Default: 127.0.0.1:8080, or a free port when that is taken or with --once."`
-	Seed      uint64        `default:"1" placeholder:"N" help:"Which requests are drawn. Default: ${default}."`
+	Seed      uint64        `default:"2" placeholder:"N" help:"Which requests are drawn. Default: ${default}."`
 	Once      bool          `help:"Exit after the comparison instead of serving on."`
 	JSON      bool          `name:"json" help:"Print the numbers as JSON on standard output."`
 }
 
 // The demo's engines and load. As in a day's traffic over full-size caches, the
-// documents fit into the fleet's caches together and not into one: here 42
-// documents and 9 to a cache, where the real engine's cache takes 170.
+// documents fit into the fleet's caches together and not into one: here 35
+// documents and 7 to a cache, where the real engine's cache takes 170.
 const (
 	demoEngine   = "llama-3.1-70b-8xh100"
 	demoModel    = "llama-3.1-70b"
-	demoRequests = 640
+	demoRequests = 700
 
-	demoDocuments      = 6     // for each instance
+	demoDocuments      = 5     // for each instance
 	demoDocumentTokens = 8_000 // the shared prefix of AWS's published comparison
 	demoZipf           = 0.6
-	demoKVTokens       = 72_000
+	demoKVTokens       = 60_000
 	demoRate           = 2.3 // requests per simulated second and instance
 	demoMinOutput      = 24
 	demoMaxOutput      = 64
