@@ -35,8 +35,8 @@ var edges = map[string][]string{
 		"prefix", "internal/dialect", "internal/prompt", "internal/index", "internal/route",
 		"internal/fleet", "internal/upstream", "internal/ledger", "internal/lint",
 	},
-	"internal/admin": {"prefix", "internal/fleet", "internal/index", "internal/route", "internal/ledger", "internal/lint"},
-	"internal/bench": {"prefix", "internal/dialect", "internal/prompt", "internal/index", "internal/route", "internal/sim"},
+	"internal/admin":   {"prefix", "internal/fleet", "internal/index", "internal/route", "internal/ledger", "internal/lint"},
+	"internal/bench":   {"prefix", "internal/dialect", "internal/prompt", "internal/index", "internal/route", "internal/sim"},
 	"internal/testkit": {},
 }
 

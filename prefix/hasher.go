@@ -2,6 +2,7 @@ package prefix
 
 import (
 	"io"
+	"slices"
 	"unsafe"
 
 	"github.com/zeebo/xxh3"
@@ -90,7 +91,7 @@ func (h *Hasher) WriteByte(c byte) error {
 
 // Chain returns the complete blocks so far. It aliases the Hasher's memory and
 // is valid until the next Reset; later writes append to it.
-func (h *Hasher) Chain() Chain { return h.chain[:len(h.chain):len(h.chain)] }
+func (h *Hasher) Chain() Chain { return slices.Clip(h.chain) }
 
 // Bytes returns the number of bytes written since the last Reset, those of the
 // incomplete block included.

@@ -246,23 +246,20 @@ func (c *cursor) skip() {
 	var object [maxDepth/64 + 1]uint64
 	base := c.depth
 	for {
-		ch := c.peek()
-		if ch == '{' || ch == '[' {
-			if !c.enter() {
-				return
-			}
-			object[c.depth/64] &^= 1 << (c.depth % 64)
-			if c.peek() == ch+2 { // '}' is '{'+2, ']' is '['+2
-				c.leave()
-			} else {
-				if ch == '{' {
-					object[c.depth/64] |= 1 << (c.depth % 64)
-					c.skipKey()
-				}
-				continue
-			}
-		} else {
+		switch ch := c.peek(); {
+		case ch != '{' && ch != '[':
 			c.skipScalar(ch)
+		case !c.enter():
+			return
+		case c.peek() == ch+2: // '}' is '{'+2, ']' is '['+2
+			c.leave()
+		case ch == '{':
+			object[c.depth/64] |= 1 << (c.depth % 64)
+			c.skipKey()
+			continue
+		default:
+			object[c.depth/64] &^= 1 << (c.depth % 64)
+			continue
 		}
 		if !c.skipEnds(base, &object) {
 			return
