@@ -107,7 +107,7 @@ func (c *BenchOverheadCmd) print(w io.Writer, r *bench.OverheadReport) {
 		fmt.Fprintln(w)
 	}
 	if r.RSS > 0 {
-		fmt.Fprintf(w, "\nLargest resident memory of the gateway: %.0f MiB.\n", r.RSS)
+		fmt.Fprintf(w, "\nResident memory of the gateway, median of the largest cell: %.0f MiB.\n", r.RSS)
 	}
 	for _, s := range r.Skipped {
 		fmt.Fprintf(w, "Skipped: %s.\n", s)
