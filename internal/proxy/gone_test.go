@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/warmroute/warmroute/internal/fleet"
 	"github.com/warmroute/warmroute/internal/index"
 	"github.com/warmroute/warmroute/internal/testkit"
+	"github.com/warmroute/warmroute/internal/upstream"
 )
 
 // leave sends a request and gives it up after a while.
@@ -124,6 +127,52 @@ func TestThousandKilledClients(t *testing.T) { // A13, T02
 			}
 		}
 	})
+}
+
+// TestClientGoneOnSockets has the kernel between client, gateway and engine.
+func TestClientGoneOnSockets(t *testing.T) { // T01, A40
+	gone := make(chan time.Time, 1)
+	arrived := make(chan struct{}, 1)
+	engine := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		arrived <- struct{}{}
+		<-r.Context().Done()
+		gone <- time.Now()
+	}))
+	defer engine.Close()
+	up, err := upstream.New(upstream.Default(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer up.Close()
+	rt, err := up.Instance(upstream.Target{Name: "e", URL: engine.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, _ := direct(t, Default(), rt.RoundTrip)
+	gateway := httptest.NewServer(g)
+	defer gateway.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway.URL+chatPath, strings.NewReader(chat("x", false)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	var left time.Time
+	go func() {
+		<-arrived
+		left = time.Now()
+		cancel()
+	}()
+	resp, err := gateway.Client().Do(req)
+	if err == nil {
+		resp.Body.Close()
+		t.Fatal("an answer, though the client left")
+	}
+	if late := (<-gone).Sub(left); late > time.Second {
+		t.Errorf("the engine saw the client leave %v late", late)
+	}
 }
 
 func TestRemovedInstanceEndsWhatRunsThere(t *testing.T) { // A19, A44

@@ -134,6 +134,8 @@ func TestWhatMakesAnotherChain(t *testing.T) { // A29, A30, A34, A35
 	f("tools", "{"+base+"}", tools(`{"type":"object"}`), false)
 	f("other tools", tools(`{"a":1}`), tools(`{"b":1}`), false)
 	f("tools with other white space", tools(`{"a":1,"b":2}`), tools(`{ "a": 1, "b": 2 }`), true)
+	f("tools with members in another order", tools(`{"a":1}`),
+		`{`+base+`,"tools":[{"function":{"parameters":{"a":1},"name":"f"},"type":"function"}]}`, true)
 	f("cache_salt", "{"+base+`,"cache_salt":"s1"}`, "{"+base+`,"cache_salt":"s2"}`, false)
 	f("images", image("data:image/png;base64,AAAA"), image("data:image/png;base64,BBBB"), false)
 	f("same image", image("data:image/png;base64,AAAA"), image("data:image/png;base64,AAAA"), true)

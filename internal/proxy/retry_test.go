@@ -266,6 +266,23 @@ func TestTTFTTimeout(t *testing.T) { // T06
 	})
 }
 
+// TestContentAtTheVeryMoment has the first content and its timeout come together:
+// one of them wins, and the client gets all of an answer or a plain error.
+func TestContentAtTheVeryMoment(t *testing.T) {
+	for range 30 {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, 1, always(testkit.Act{Before: 30 * time.Second}), func(s *setup) {
+				s.proxy.TTFTTimeout, s.proxy.TTFTPer1K = 30*time.Second, 0
+			})
+			a := r.post(chatPath, chat("x", true))
+			if a.err != nil || a.status != 504 && (a.status != 200 || !strings.HasSuffix(a.body, doneChunk)) {
+				t.Errorf("got %d %q, %v", a.status, a.body, a.err)
+			}
+			r.idle()
+		})
+	}
+}
+
 func TestIdleBody(t *testing.T) { // T06
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, 1, always(testkit.Act{Fate: testkit.Hang}))
