@@ -1,11 +1,11 @@
 // Package cli is the composition root: it turns a command line into running
 // parts. Nothing imports it but cmd/warmroute.
 //
-// Reading order: cli.go (the grammar and Main), serve.go (from flags
-// to a configuration), gateway.go (which parts there are and how they are
-// wired), server.go (the story of a gateway's life: listen, serve, drain, stop),
-// reload.go, rules.go, recorder.go, admin.go, snapshot.go, log.go; then the small
-// commands, one file each.
+// Reading order: cli.go (the grammar and Main), serve.go (from flags to a
+// configuration), gateway.go (which parts there are and how they are wired),
+// server.go (the story of a gateway's life: listen, serve, drain, stop),
+// reload.go, watch.go, rules.go, recorder.go, admin.go, snapshot.go, log.go; then
+// the small commands, one file each.
 package cli
 
 import (

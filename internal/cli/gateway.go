@@ -60,13 +60,14 @@ type gateway struct {
 	draining atomic.Bool
 	cfg      atomic.Pointer[config.Config]
 
-	reloading sync.Mutex // one reload at a time
+	reloading sync.Mutex    // one reload at a time
+	replaced  chan struct{} // holds a token when cfg is new to the watcher
 }
 
 // newGateway builds all parts. It starts nothing and opens no socket; the fleet
 // has its instances, and the index what its snapshot held.
 func newGateway(cfg *config.Config, load func() (*config.Config, error), w world, out *sieve) (*gateway, error) {
-	g := &gateway{world: w, load: load, level: new(slog.LevelVar), sieve: out, started: time.Now()}
+	g := &gateway{world: w, load: load, level: new(slog.LevelVar), sieve: out, started: time.Now(), replaced: make(chan struct{}, 1)}
 	out.learn(cfg.Secrets()...)
 	g.log = newLogger(out, cfg.Log.Format, g.level)
 	g.cfg.Store(cfg)

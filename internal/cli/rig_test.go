@@ -34,6 +34,7 @@ type rig struct {
 	log     *buffer
 	env     map[string]string
 	stop    context.CancelFunc // as SIGTERM does
+	hangups chan os.Signal     // as SIGHUP does
 	done    chan error         // what run returned
 
 	mu   sync.Mutex // guards below
@@ -58,7 +59,7 @@ fleet: {health: {interval: 1s}, scrape: {interval: 0s}}
 func newRig(t *testing.T, n *testkit.Network, pools string) *rig {
 	t.Helper()
 	r := &rig{
-		t: t, net: n, log: new(buffer), file: rigHead + pools, done: make(chan error, 1),
+		t: t, net: n, log: new(buffer), file: rigHead + pools, done: make(chan error, 1), hangups: make(chan os.Signal, 1),
 		env: map[string]string{"ADMIN_TOKEN": "planted-admin-token", "KEY": "planted-engine-key"},
 	}
 	r.client = &http.Client{Transport: &http.Transport{DialContext: n.DialContext, DisableCompression: true}}
@@ -68,8 +69,9 @@ func newRig(t *testing.T, n *testkit.Network, pools string) *rig {
 		t.Fatal(err)
 	}
 	w := world{
-		dial:   n.DialContext,
-		listen: func(_ context.Context, address string) (net.Listener, error) { return n.Listen(address), nil },
+		dial:    n.DialContext,
+		hangups: r.hangups,
+		listen:  func(_ context.Context, address string) (net.Listener, error) { return n.Listen(address), nil },
 	}
 	r.gateway, err = newGateway(cfg, r.load, w, newSieve(r.log))
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,6 +224,18 @@ func TestReloadRefused(t *testing.T) {
 		if status, result := r.reload(); status != http.StatusOK || result.Result != "unchanged" {
 			t.Errorf("reload of the old file: status %d, %+v", status, result)
 		}
+	})
+}
+
+func TestHangUpReloads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := testkit.NewNetwork()
+		n.Serve(t, "a:80", testkit.NewEngine())
+		r := newRig(t, n, onePool)
+		r.write(rigHead + onePool + "routing: {policy: round_robin}\n")
+		r.hangups <- syscall.SIGHUP
+		synctest.Wait()
+		mustContain(t, "log", r.log.String(), "routing.policy: cost -> round_robin", `"trigger":"signal"`)
 	})
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -38,7 +39,7 @@ type Config struct {
 	Pools []fleet.PoolConfig `yaml:"pools"`
 
 	file    string            // where it was read from
-	files   []string          // read by references
+	sources Sources           // what it was made of
 	origins map[string]string // path -> the text with references
 	secrets []string          // what references and secrets stand for
 }
@@ -255,9 +256,9 @@ func (c *Config) Warnings() []string {
 // none.
 func (c *Config) Path() string { return c.file }
 
-// Files lists what must be watched besides the file itself: the files that
-// references named.
-func (c *Config) Files() []string { return slices.Clone(c.files) }
+// Sources returns what the configuration was made of: its file and those that
+// references named. It is empty when there was no file.
+func (c *Config) Sources() Sources { return maps.Clone(c.sources) }
 
 // Secrets lists the values that must not be shown, for the last sieve before a
 // log. Never write them anywhere.

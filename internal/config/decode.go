@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -28,13 +29,13 @@ type decoder struct {
 	lines   map[string]int    // by path: where in the file
 	origins map[string]string // by path: the text with references, for dumps
 	secrets []string          // values that must not be shown
-	files   []string          // read by references
+	sources Sources           // read by references
 	nodes   int
 	flooded bool
 }
 
 func newDecoder(file string, world World, root reflect.Type) *decoder {
-	return &decoder{file: file, world: world, root: root, lines: make(map[string]int), origins: make(map[string]string)}
+	return &decoder{file: file, world: world, root: root, lines: make(map[string]int), origins: make(map[string]string), sources: make(Sources)}
 }
 
 func (d *decoder) fault(n *yaml.Node, path, format string, args ...any) {
@@ -288,7 +289,7 @@ func (d *decoder) resolved(n *yaml.Node, p place) (text, bool) {
 	for _, v := range out.values {
 		d.hide(v)
 	}
-	d.files = append(d.files, out.files...)
+	maps.Copy(d.sources, out.files)
 	d.origins[p.path] = n.Value
 	return text{value: out.text}, true
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,7 +51,8 @@ func Parse(file string, data []byte, world World) (*Config, error) {
 	if doc != nil {
 		d.value(doc, reflect.ValueOf(&cfg).Elem(), place{})
 	}
-	cfg.file, cfg.files, cfg.origins, cfg.secrets = file, d.files, d.origins, d.secrets
+	d.sources[file] = sha256.Sum256(data)
+	cfg.file, cfg.sources, cfg.origins, cfg.secrets = file, d.sources, d.origins, d.secrets
 	d.judge(&cfg)
 	if len(d.faults) > 0 {
 		return nil, d.redacted()

@@ -7,7 +7,7 @@ import (
 
 // nearest returns the candidates that key may have been meant to be, best
 // first, at most three. Spelling the words apart differently (blockBytes,
-// block-bytes) costs nothing; else a third of the letters may differ.
+// block-bytes) costs nothing; else one letter and a third of them may differ.
 func nearest(key string, candidates []string) []string {
 	type scored struct {
 		name string
@@ -17,7 +17,7 @@ func nearest(key string, candidates []string) []string {
 	plain := fold(key)
 	for _, c := range candidates {
 		cost := distance(plain, fold(c))
-		if cost <= max(1, len(plain)/3) {
+		if cost <= 1+len(plain)/3 {
 			near = append(near, scored{c, cost})
 		}
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,10 @@ const (
 // a secret.
 const maxReferenced = 64 << 10
 
+// Sources are the files that a configuration is made of, each with the SHA-256
+// digest of what it held when it was read.
+type Sources map[string][sha256.Size]byte
+
 // World is what references are resolved in. The zero World is empty.
 type World struct {
 	Env  func(name string) (string, bool)  // environment variables
@@ -35,18 +40,14 @@ func readSmall(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxReferenced+1))
-	if err == nil && len(b) > maxReferenced {
-		err = fmt.Errorf("read %s: longer than 64 KiB", path)
-	}
-	return b, err
+	return io.ReadAll(io.LimitReader(f, maxReferenced+1))
 }
 
 // expanded is a scalar after its references were resolved.
 type expanded struct {
 	text   string
 	values []string // what the references stand for: never shown
-	files  []string // what the references read
+	files  Sources  // what the references read
 }
 
 // referTo reports whether s holds a reference or an escaped one.
@@ -54,7 +55,7 @@ func referTo(s string) bool { return strings.Contains(s, refOpen) }
 
 // expand resolves the references of s. Paths are relative to dir.
 func (w World) expand(s, dir string) (expanded, error) {
-	var out expanded
+	out := expanded{files: make(Sources)}
 	var sb strings.Builder
 	for {
 		i := strings.Index(s, refOpen)
@@ -73,12 +74,9 @@ func (w World) expand(s, dir string) (expanded, error) {
 		if !closed {
 			return out, errors.New("reference without its closing brace; want ${env:NAME} or ${file:PATH}, or $${ for a literal ${")
 		}
-		value, file, err := w.resolve(inner, dir)
+		value, err := w.resolve(inner, dir, out.files)
 		if err != nil {
 			return out, err
-		}
-		if file != "" {
-			out.files = append(out.files, file)
 		}
 		out.values = append(out.values, value)
 		sb.WriteString(value)
@@ -87,38 +85,44 @@ func (w World) expand(s, dir string) (expanded, error) {
 }
 
 // resolve returns what one reference stands for, without the line end that
-// files end with, and the file that it read.
-func (w World) resolve(ref, dir string) (value, file string, err error) {
+// files end with. A file that it reads is added to files.
+func (w World) resolve(ref, dir string, files Sources) (value string, err error) {
 	kind, name, _ := strings.Cut(ref, ":")
 	switch {
 	case kind == "env" && name != "":
+		var ok bool
 		if w.Env != nil {
-			if v, ok := w.Env(name); ok {
-				value = strings.TrimRight(v, "\r\n")
-				break
-			}
+			value, ok = w.Env(name)
 		}
-		return "", "", fmt.Errorf("environment variable %s is not set", shorten(name))
+		if !ok {
+			return "", fmt.Errorf("environment variable %s is not set", shorten(name))
+		}
 	case kind == "file" && name != "":
-		if file = name; !filepath.IsAbs(file) {
-			file = filepath.Join(dir, file)
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(dir, name)
 		}
-		if w.File == nil {
-			return "", "", fmt.Errorf("read %s: %w", file, os.ErrNotExist)
-		}
-		b, err := w.File(file)
+		b, err := w.read(name)
 		if err != nil {
-			return "", "", err
+			return "", err
 		}
-		if len(b) > maxReferenced {
-			return "", "", fmt.Errorf("read %s: longer than 64 KiB", file)
-		}
-		value = strings.TrimRight(string(b), "\r\n")
+		files[name] = sha256.Sum256(b)
+		value = string(b)
 	default:
-		return "", "", errors.New("unknown reference; want ${env:NAME} or ${file:PATH}, or $${ for a literal ${")
+		return "", errors.New("unknown reference; want ${env:NAME} or ${file:PATH}, or $${ for a literal ${")
 	}
-	if value == "" {
-		return "", "", fmt.Errorf("%s %s is empty", kind, shorten(name))
+	if value = strings.TrimRight(value, "\r\n"); value == "" {
+		return "", fmt.Errorf("%s %s is empty", kind, shorten(name))
 	}
-	return value, file, nil
+	return value, nil
+}
+
+func (w World) read(path string) ([]byte, error) {
+	if w.File == nil {
+		return nil, fmt.Errorf("read %s: %w", path, os.ErrNotExist)
+	}
+	b, err := w.File(path)
+	if err == nil && len(b) > maxReferenced {
+		err = fmt.Errorf("read %s: longer than 64 KiB", path)
+	}
+	return b, err
 }

@@ -20,17 +20,15 @@ const (
 	maxEnum      = 32
 )
 
-// bounded admits the first limit values it is shown and calls the rest
+// bounded admits the first maxEnum values it is shown and calls the rest
 // [Other]. It serves labels whose values come from constants in the code.
 type bounded struct {
-	limit int // set once
-
 	mu   sync.RWMutex // guards below
 	seen map[string]struct{}
 }
 
-func newBounded(limit int) *bounded {
-	return &bounded{limit: limit, seen: make(map[string]struct{})}
+func newBounded() *bounded {
+	return &bounded{seen: make(map[string]struct{})}
 }
 
 // label returns the value to use for v. The empty value is "none", because
@@ -51,7 +49,7 @@ func (b *bounded) label(v string) string {
 	if _, ok := b.seen[v]; ok {
 		return v
 	}
-	if len(b.seen) >= b.limit {
+	if len(b.seen) >= maxEnum {
 		return Other
 	}
 	b.seen[v] = struct{}{}

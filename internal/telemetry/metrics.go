@@ -101,8 +101,8 @@ var (
 func New(reg prometheus.Registerer) *Metrics {
 	b := &builder{reg: reg}
 	m := &Metrics{
-		kinds: newBounded(maxEnum), classes: newBounded(maxEnum), policies: newBounded(maxEnum),
-		reasons: newBounded(maxEnum), inFlight: make(map[string]int), instances: make(map[string]int),
+		kinds: newBounded(), classes: newBounded(), policies: newBounded(),
+		reasons: newBounded(), inFlight: make(map[string]int), instances: make(map[string]int),
 	}
 	m.registerRequests(b)
 	m.registerTokens(b)
