@@ -11,11 +11,12 @@ type Terms struct {
 	Wait         float64 `json:"wait_s"`          // until the engine begins, and the decode steps until the first token
 	Admission    float64 `json:"admission_s"`     // until the KV cache has room
 	Prefill      float64 `json:"prefill_s"`       // own prefill
+	Thrift       float64 `json:"thrift"`          // price of a second of prefill wherever it is
 	Congestion   float64 `json:"congestion"`      // price of a second of prefill: those who will wait behind it
 	Memory       float64 `json:"memory"`          // price of a second of prefill: what it evicts
 	Interference float64 `json:"interference"`    // price of a second of prefill: streams that it slows
 	Decode       float64 `json:"decode_s"`        // own decoding among the others' context, discounted
-	Probation    float64 `json:"probation_s"`     // against a second request to an instance that has not answered its first
+	Doubt        float64 `json:"doubt_s"`         // against a second request to an instance that has not answered its first
 }
 
 // Ready is the expected time to first token.
@@ -23,18 +24,20 @@ func (t *Terms) Ready() float64 { return t.Wait + t.Admission + t.Prefill }
 
 // Total is J: the expected time to first token and the harm done to others.
 func (t *Terms) Total() float64 {
-	return t.Wait + t.Admission + t.Prefill*(1+t.Congestion+t.Memory+t.Interference) + t.Decode + t.Probation
+	return t.Wait + t.Admission + t.Prefill*(1+t.Thrift+t.Congestion+t.Memory+t.Interference) + t.Decode + t.Doubt
 }
 
 // cost chooses the candidate with the lowest price in seconds:
 //
-//	J = W + A + pt*(1 + kappa + eps + i*D) + s*E[out]*DecodeCtx*(ctx - crowd)
+//	J = W + A + pt*(1 + thrift + kappa + eps + i*D) + s*E[out]*DecodeCtx*(ctx - crowd)
 //
-// Greed for one's own time to first token (kappa = eps = 0) makes all later arrivals wait; a fleet-wide price pins everything when
-// one prefix is hot or the fleet is just full. So kappa is local: an uncached token delays those who arrive at this instance while
-// it is busy. The last term counts only what exceeds a crowd, half as much again as the mean: priced in full, it moves long
-// answers to whoever is a little emptier, and 150 groups of prompts that would have found their homes never do; without it,
-// a hot prefix with long answers stays on one instance while others idle. Constants and their sources are in Default.
+// Greed for one's own time to first token (thrift = kappa = eps = 0) makes all later arrivals wait; a fleet-wide price pins
+// everything when one prefix is hot or the fleet is just full. So kappa is local: an uncached token delays those who arrive at
+// this instance while it is busy. Thrift is what prefill costs the fleet even on an idle instance: without it the second of two
+// siblings does their common prefix again elsewhere rather than wait as long for it. The last term counts only what exceeds a
+// crowd, half as much again as the mean: priced in full, it moves long answers to whoever is a little emptier, and 150 groups of
+// prompts never find their homes; without it, a hot prefix with long answers stays on one instance while others idle. Constants
+// and their sources are in Default.
 type cost struct {
 	cfg     Config
 	unknown Speed     // stands in for a Speed of which nothing is known
@@ -64,7 +67,7 @@ func (p *cost) price(q *quote, x *Candidate) (total, ready float64) {
 	s, l := p.speed(x), &x.Load
 	u := p.uncached(q, x)
 	pt, w := prefillTime(s, u, q.tokens), wait(s, l, u)+admission(s, l, u)
-	total = w + pt*(1+p.congestion(l, w)+p.memory(l)+p.interference(l)) + decode(q, s, l) + doubt(s, l, u)
+	total = w + pt*(1+p.cfg.Thrift+p.congestion(l, w)+p.memory(l)+p.interference(l)) + decode(q, s, l) + doubt(s, l, u, w+pt)
 	return total, w + pt
 }
 
@@ -73,9 +76,9 @@ func (p *cost) terms(q *quote, x *Candidate) Terms {
 	s, l := p.speed(x), &x.Load
 	u := p.uncached(q, x)
 	t := Terms{Uncached: u, Prefill: prefillTime(s, u, q.tokens), Wait: wait(s, l, u), Admission: admission(s, l, u)}
-	t.Congestion = p.congestion(l, t.Wait+t.Admission)
+	t.Thrift, t.Congestion = p.cfg.Thrift, p.congestion(l, t.Wait+t.Admission)
 	t.Memory, t.Interference = p.memory(l), p.interference(l)
-	t.Decode, t.Probation = decode(q, s, l), doubt(s, l, u)
+	t.Decode, t.Doubt = decode(q, s, l), doubt(s, l, u, t.Ready())
 	return t
 }
 
@@ -172,12 +175,11 @@ func decode(q *quote, s *Speed, l *Load) float64 {
 	return q.output * s.DecodeCtx * (l.Context - q.crowd)
 }
 
-// probation keeps all but one step's worth of tokens from an instance that has not shown a first token yet, unless all are new.
-const probation = 60.0
-
-func doubt(s *Speed, l *Load, u float64) float64 {
+// doubt counts the time to first token twice when it is the second request, beyond one step's worth, to an instance that has not
+// shown a first token yet.
+func doubt(s *Speed, l *Load, u, ready float64) float64 {
 	if l.Fresh && full(s, l, u) {
-		return probation
+		return ready
 	}
 	return 0
 }
@@ -235,9 +237,9 @@ func (p *cost) Choose(r *Request, cs []Candidate) Decision {
 // its cache would overflow beside empty ones.
 func (p *cost) settle(r *Request, cs []Candidate, totals []float64, best int) int {
 	limit := totals[best] * (1 + p.cfg.Noise)
-	match := cs[best].Match
+	match, known := cs[best].Match, cs[best].Known
 	for i := range cs {
-		if totals[i] <= limit && cs[i].Match >= match && before(r, &cs[i], &cs[best]) {
+		if totals[i] <= limit && cs[i].Match >= match && cs[i].Known >= known && before(r, &cs[i], &cs[best]) {
 			best = i
 		}
 	}
