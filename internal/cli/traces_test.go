@@ -83,6 +83,7 @@ func readTrace[T any](t *testing.T, name string, each func(T)) {
 // realRig is the gateway as `serve --upstream` builds it, in front of simulated engines on real sockets, and an SDK client.
 type realRig struct {
 	t       *testing.T
+	base    string // URL of the API
 	client  openai.Client
 	gateway *gateway
 	engines []*sim.Server
@@ -141,9 +142,9 @@ func newRealRig(t *testing.T, n int, speed float64) *realRig {
 		cancel()
 		wg.Wait()
 	})
-	base := r.dataAddress(addresses)
+	r.base = "http://" + r.dataAddress(addresses) + "/v1/"
 	r.client = openai.NewClient(
-		option.WithBaseURL("http://"+base+"/v1/"), option.WithAPIKey("client-key"), option.WithMaxRetries(0),
+		option.WithBaseURL(r.base), option.WithAPIKey("client-key"), option.WithMaxRetries(0),
 		option.WithHTTPClient(&http.Client{Transport: transport}), option.WithMiddleware(r.noteSent),
 	)
 	return r
