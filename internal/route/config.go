@@ -51,6 +51,26 @@ type Config struct {
 	SessionLoad float64 `yaml:"session_load"`
 	// SessionFloor is the number of requests in flight that an instance never is too full for. Default 8.
 	SessionFloor int `yaml:"session_floor"`
+
+	// GateMatch is the share of the prompt above which gated_match follows a match. Default 0.3.
+	GateMatch float64 `yaml:"gate_match"`
+	// GateAbs is by how many requests in flight the most loaded instance may exceed the least loaded one before gated_match goes
+	// by load alone, if GateRel is exceeded too. Default 64.
+	GateAbs int `yaml:"gate_abs"`
+	// GateRel is how many times the requests of the least loaded instance the most loaded one may have, see GateAbs. Default 1.5.
+	GateRel float64 `yaml:"gate_rel"`
+	// QueueWeight is the weight of a short queue in weighted_scores. Default 2.
+	QueueWeight float64 `yaml:"queue_weight"`
+	// KVWeight is the weight of a free KV cache in weighted_scores. Default 2.
+	KVWeight float64 `yaml:"kv_weight"`
+	// PrefixWeight is the weight of the cached share of the prompt in weighted_scores. Default 3.
+	PrefixWeight float64 `yaml:"prefix_weight"`
+	// OverlapWeight is the weight of a block to prefill against a block held by running requests in the policy blocks. Default 1.
+	OverlapWeight float64 `yaml:"overlap_weight"`
+	// StickyMatch is the share of the prompt that an instance must hold for sticky to stay with it. Default 0.8.
+	StickyMatch float64 `yaml:"sticky_match"`
+	// StickyBacklog is how much prefill may wait on an instance before sticky lets go of it. Default 14s.
+	StickyBacklog time.Duration `yaml:"sticky_backlog"`
 }
 
 // Default is the configuration that is used where a file says nothing. Each value names its source.
@@ -71,6 +91,15 @@ func Default() Config {
 		Sessions:      1 << 16,
 		SessionLoad:   2,
 		SessionFloor:  8,
+		GateMatch:     0.3, // this and the next two: SMG, cache_threshold, balance_abs_threshold, balance_rel_threshold
+		GateAbs:       64,
+		GateRel:       1.5,
+		QueueWeight:   2, // this and the next two: llm-d's default profile
+		KVWeight:      2,
+		PrefixWeight:  3,
+		OverlapWeight: 1,   // Dynamo, overlap score weight
+		StickyMatch:   0.8, // this and the next: llm-d, "Sticky until saturated"
+		StickyBacklog: 14 * time.Second,
 	}
 }
 
@@ -119,6 +148,15 @@ func (c Config) Validate() []error {
 	}
 	within("session_load", c.SessionLoad, 1, 100)
 	within("session_floor", float64(c.SessionFloor), 0, 1<<20)
+	within("gate_match", c.GateMatch, 0, 1)
+	within("gate_abs", float64(c.GateAbs), 0, 1<<20)
+	within("gate_rel", c.GateRel, 1, 1000)
+	within("queue_weight", c.QueueWeight, 0, 1000)
+	within("kv_weight", c.KVWeight, 0, 1000)
+	within("prefix_weight", c.PrefixWeight, 0, 1000)
+	within("overlap_weight", c.OverlapWeight, 0, 1000)
+	within("sticky_match", c.StickyMatch, 0, 1)
+	notNegative("sticky_backlog", c.StickyBacklog)
 	return faults
 }
 
@@ -132,11 +170,20 @@ const (
 	PrefixHash        = "prefix_hash"
 	PrefixHashBounded = "prefix_hash_bounded"
 	Session           = "session"
+	GatedMatch        = "gated_match"
+	WeightedScores    = "weighted_scores"
+	Blocks            = "blocks"
+	Sticky            = "sticky"
+	LMetric           = "lmetric"
+	Mooncake          = "mooncake"
 )
 
 // Policies lists the names that New takes, the default first.
 func Policies() []string {
-	return []string{Cost, RoundRobin, Random, FewestRequests, PowerOfTwo, PrefixHash, PrefixHashBounded, Session}
+	return []string{
+		Cost, RoundRobin, Random, FewestRequests, PowerOfTwo, PrefixHash, PrefixHashBounded, Session,
+		GatedMatch, WeightedScores, Blocks, Sticky, LMetric, Mooncake,
+	}
 }
 
 // New makes a policy. It fails on an unknown name, naming the known ones. The Config must have passed Validate.
@@ -158,6 +205,18 @@ func New(name string, cfg Config) (Policy, error) {
 		return boundedHash{factor: cfg.HashLoad, threshold: cfg.HashThreshold}, nil
 	case Session:
 		return newSession(cfg), nil
+	case GatedMatch:
+		return gatedMatch{match: cfg.GateMatch, abs: float64(cfg.GateAbs), rel: cfg.GateRel}, nil
+	case WeightedScores:
+		return weightedScores{queue: cfg.QueueWeight, kv: cfg.KVWeight, prefix: cfg.PrefixWeight}, nil
+	case Blocks:
+		return blocks{overlap: cfg.OverlapWeight}, nil
+	case Sticky:
+		return &sticky{match: cfg.StickyMatch, backlog: cfg.StickyBacklog.Seconds(), unknown: Unknown()}, nil
+	case LMetric:
+		return lMetric{}, nil
+	case Mooncake:
+		return &mooncake{unknown: Unknown()}, nil
 	}
 	names := Policies()
 	slices.Sort(names)

@@ -19,6 +19,9 @@ func TestConfig_ValidateListsAll(t *testing.T) {
 	c.MaxHold, c.TTFTBudget = -1, -1
 	c.HashThreshold, c.HashLoad = 1025, .9
 	c.Sessions, c.SessionLoad = 100, 0
+	c.GateMatch, c.GateAbs, c.GateRel = 1.1, -1, .5
+	c.QueueWeight, c.KVWeight, c.PrefixWeight, c.OverlapWeight = -1, -2, math.Inf(1), -3
+	c.StickyMatch, c.StickyBacklog = -.1, -1
 	got := errors.Join(c.Validate()...).Error()
 	want := strings.Join([]string{
 		"thrift -1: want 0 to 10",
@@ -31,6 +34,15 @@ func TestConfig_ValidateListsAll(t *testing.T) {
 		"hash_threshold 1025: want 0 to 1024",
 		"sessions 100: want a power of two",
 		"session_load 0: want 1 to 100",
+		"gate_match 1.1: want 0 to 1",
+		"gate_abs -1: want 0 to 1.048576e+06",
+		"gate_rel 0.5: want 1 to 1000",
+		"queue_weight -1: want 0 to 1000",
+		"kv_weight -2: want 0 to 1000",
+		"prefix_weight +Inf: want 0 to 1000",
+		"overlap_weight -3: want 0 to 1000",
+		"sticky_match -0.1: want 0 to 1",
+		"sticky_backlog -1ns: want 0 or more",
 	}, "\n")
 	if got != want {
 		t.Errorf("faults:\n%s\nwant:\n%s", got, want)
@@ -44,7 +56,8 @@ func TestNew(t *testing.T) {
 		}
 	}
 	_, err := New("magic", Default())
-	want := `find policy "magic": want one of cost, least_requests, power_of_two, prefix_hash, prefix_hash_bounded, random, round_robin, session`
+	want := `find policy "magic": want one of blocks, cost, gated_match, least_requests, lmetric, mooncake, power_of_two, ` +
+		`prefix_hash, prefix_hash_bounded, random, round_robin, session, sticky, weighted_scores`
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v; want %s", err, want)
 	}

@@ -8,6 +8,7 @@
 //   - ledger.go, learn.go: what one instance has been given and not yet finished, and what that teaches about its speed.
 //   - cost.go: the default policy, a price in seconds for each candidate.
 //   - spread.go, hash.go, session.go: the policies that it is compared with and that some pools want.
+//   - least.go, gated.go, weighted.go, backlog.go: the published rules of other routers, for comparison.
 //   - hall.go: the room where requests wait that are held back by a decision.
 //   - explain.go: why a decision was what it was.
 //   - config.go: settings, their sources, and New.
