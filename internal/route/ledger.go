@@ -168,12 +168,15 @@ func (l *Ledger) leave(now time.Time, t *Ticket) {
 
 // Token notes n more tokens of the answer. The first call is also the first token.
 func (l *Ledger) Token(now time.Time, t *Ticket, n int) {
-	if t.phase == prefilling {
+	switch t.phase {
+	case prefilling:
 		l.FirstToken(now, t)
-	} else if t.phase == decoding {
+	case decoding:
 		l.learnGap(now, t, n)
+	default:
+		return
 	}
-	if t.phase != decoding || n <= 0 {
+	if n <= 0 {
 		return
 	}
 	t.last = now

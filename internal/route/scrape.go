@@ -15,14 +15,12 @@ type Facts struct {
 // factsLive is how long a scrape counts. After that the ledger stands alone: a failed scrape is not "idle".
 const factsLive = 10 * time.Second
 
-// foreign is what scrapes show beyond the ledger: requests of other gateways, and KV tokens that the ledger misjudges.
+// foreign is what scrapes show beyond the ledger: requests of other gateways.
 type foreign struct {
 	at               time.Time
 	seen             bool
 	running, waiting int // beyond ours at the last scrape
 	counted          foreignLoad
-	hasKV            bool
-	kvBias           float64 // tokens to add to the ledger's own
 }
 
 type foreignLoad struct {
