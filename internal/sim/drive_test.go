@@ -30,7 +30,7 @@ func drive(t *testing.T, e *Engine, rs ...*Request) []Event {
 	for _, r := range rs {
 		at := r.Arrived
 		for next, ok := e.NextEvent(); ok && next < at; next, ok = e.NextEvent() {
-			all = append(all, e.Advance(next)...)
+			all = append(all, advance(t, e, next)...)
 		}
 		if err := e.Submit(at, r); err != nil {
 			t.Fatal(err)
@@ -49,10 +49,22 @@ func drain(t *testing.T, e *Engine) []Event {
 		if !ok {
 			return all
 		}
-		all = append(all, e.Advance(next)...)
+		all = append(all, advance(t, e, next)...)
 	}
 	t.Fatal("engine does not come to rest")
 	return nil
+}
+
+// advance goes to the time of NextEvent, which must not be later than what happens.
+func advance(t *testing.T, e *Engine, next time.Duration) []Event {
+	t.Helper()
+	events := e.Advance(next)
+	for _, ev := range events {
+		if ev.At < next {
+			t.Errorf("%v of request %d at %v; the next event was to be at %v", ev.Kind, ev.Req.ID, ev.At, next)
+		}
+	}
+	return events
 }
 
 // checkConserved fails unless every request ended exactly once and nothing is held by an idle engine.

@@ -35,6 +35,24 @@ func TestEngine_EventsOfOneRequest(t *testing.T) {
 	}
 }
 
+// Nothing happens between the first and the last token, and NextEvent knows when that is.
+func TestEngine_SkipsDecodeSteps(t *testing.T) {
+	p := testProfile()
+	p.DecodeAttention = 4000
+	e := NewEngine(p, Options{})
+	if err := e.Submit(0, newRequest(1, 100, 400)); err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	for next, ok := e.NextEvent(); ok; next, ok = e.NextEvent() {
+		advance(t, e, next)
+		calls++
+	}
+	if s := e.Stats(); calls != 3 || s.Steps != 400 {
+		t.Errorf("%d calls for %d steps; want 3 for 400", calls, s.Steps)
+	}
+}
+
 func TestEngine_ChunkedPrefill(t *testing.T) {
 	// 1000 tokens in chunks of 512 and 488; the second shares the step with nothing.
 	r := newRequest(1, 1000, 1)
@@ -310,6 +328,27 @@ func TestEngine_AbortWaiting(t *testing.T) {
 		t.Errorf("third admitted at %v, after %v: the aborted one still blocks it", c.Admitted, a.Done)
 	}
 	checkConserved(t, e, events, []*Request{a, b, c})
+}
+
+// A request that was blocked in front of the queue and comes back shorter is looked at anew.
+func TestEngine_AbortBlockedAndReuse(t *testing.T) {
+	e := NewEngine(testProfile(), Options{})
+	a, b := newRequest(1, 1000, 10), newRequest(2, 1000, 1)
+	for _, r := range []*Request{a, b} {
+		if err := e.Submit(0, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.Advance(35 * time.Millisecond)
+	e.Abort(35*time.Millisecond, b)
+	b.Prompt, b.PromptTokens = chainOf(2, 10), 160
+	if err := e.Submit(35*time.Millisecond, b); err != nil {
+		t.Fatal(err)
+	}
+	drain(t, e)
+	if b.Err != nil || b.Admitted >= a.Done {
+		t.Errorf("%v, admitted at %v; the first was done at %v", b.Err, b.Admitted, a.Done)
+	}
 }
 
 func TestEngine_AbortPreempted(t *testing.T) {

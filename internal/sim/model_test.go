@@ -40,6 +40,7 @@ func runScript(t *testing.T, script []byte) []*Request {
 	p := testProfile()
 	p.KVTokens = 640
 	p.MaxBatchedTokens, p.MaxSeqs = 96, 6
+	p.PrefillAttention, p.DecodeBase, p.DecodeAttention = 300, .5, 4000
 	o := Options{ShareInStep: len(script)%2 == 0}
 	x := &pair{e: NewEngine(p, o), n: newNaive(p, o)}
 	for len(script) >= 3 {
@@ -76,8 +77,10 @@ func (x *pair) command(t *testing.T, op byte, a, b int) {
 		x.n.run(int64(x.at)*psPerNS + 1)
 	case 7, 8: // advance to the next event
 		if next, ok := x.e.NextEvent(); ok {
-			x.at = max(x.at, next)
-			x.events = append(x.events, x.e.Advance(x.at)...)
+			if next >= x.at {
+				x.at = next
+				x.events = append(x.events, advance(t, x.e, next)...)
+			}
 			x.n.run(int64(x.at)*psPerNS + 1)
 		}
 	default:
