@@ -40,7 +40,8 @@ type Config struct {
 	HashGuard int `yaml:"hash_guard"`
 	// HashLoad is the factor of the mean load that prefix_hash_bounded allows to an instance. Default 1.25.
 	HashLoad float64 `yaml:"hash_load"`
-	// HashThreshold, when set, replaces HashLoad by a number of requests in flight (1 to 1024). Default 0.
+	// HashThreshold, when set, replaces HashLoad by a number of requests in flight (1 to 1024). With hash_chars of 1024 to 65536,
+	// prefix_hash_bounded is then SageMaker's PREFIX_AWARE routing. Default 0.
 	HashThreshold int `yaml:"hash_threshold"`
 
 	// SessionTTL is how long a pin outlives the session's last request. Default 30m.
