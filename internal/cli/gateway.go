@@ -69,6 +69,7 @@ type gateway struct {
 func newGateway(cfg *config.Config, load func() (*config.Config, error), w world, out *sieve) (*gateway, error) {
 	g := &gateway{world: w, load: load, level: new(slog.LevelVar), sieve: out, started: time.Now(), replaced: make(chan struct{}, 1)}
 	out.learn(cfg.Secrets()...)
+	setLevel(g.level, cfg.Log.Level)
 	g.log = newLogger(out, cfg.Log.Format, g.level)
 	g.cfg.Store(cfg)
 	if cfg.Admin.Listen != "" && !config.Loopback(cfg.Admin.Listen) && cfg.Admin.Token == "" {
