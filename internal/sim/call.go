@@ -57,8 +57,8 @@ type sampling struct {
 	CacheSalt           *string  `json:"cache_salt"`
 	ReturnTokenIDs      bool     `json:"return_token_ids"`
 	StreamOptions       *struct {
-		IncludeUsage    bool `json:"include_usage"`
-		ContinuousUsage bool `json:"continuous_usage_stats"`
+		IncludeUsage    *bool `json:"include_usage"` // default true
+		ContinuousUsage bool  `json:"continuous_usage_stats"`
 	} `json:"stream_options"`
 }
 
@@ -113,8 +113,10 @@ func (q *sampling) salt() string {
 	return *q.CacheSalt
 }
 
-// wantsUsage reports whether a stream ends with a usage chunk.
-func (q *sampling) wantsUsage() bool { return q.StreamOptions != nil && q.StreamOptions.IncludeUsage }
+// asksUsage reports whether the request wants a stream to end with a usage chunk.
+func (q *sampling) asksUsage() bool {
+	return q.StreamOptions != nil && (q.StreamOptions.IncludeUsage == nil || *q.StreamOptions.IncludeUsage)
+}
 
 // bounds checks the lengths against the context and returns the limits of the answer. fallback is the bound of output tokens when
 // the request has none; 0 means what the context leaves.

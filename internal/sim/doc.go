@@ -10,8 +10,9 @@
 //   - request.go: [Request], what goes into an engine and what is measured on it.
 //   - engine.go: [Engine], its calls and its clock; schedule.go: what enters a step; step.go: what leaves it.
 //   - token.go: the tokenizer ([AppendTokens], [AppendText], [BlockChain]); answer.go: the deterministic answers.
-//   - server.go: [Server], one engine in wall time behind vLLM's HTTP API; loop.go: its scheduler loop; the files api_*.go, one
-//     for each family of routes; metrics.go: GET /metrics; faults.go: what a test can break.
+//   - server.go: [Server], one engine in wall time behind vLLM's HTTP API; loop.go: how its time runs; call.go: one HTTP request and its
+//     sequences; stream.go and wire.go: what goes over the wire; render.go: the chat template; the files api_*.go, one for each family
+//     of routes; metrics.go: GET /metrics; faults.go: what a test can break.
 //   - fleet.go: [Fleet], several servers on their own listeners.
 //
 // The engine is a single-threaded state machine in virtual time and is deterministic: the same calls give the same events. It

@@ -78,11 +78,11 @@ type Engine struct {
 
 	// Every running request that decodes gets one token in every step, so the engine keeps sums and touches a request only at a
 	// block boundary or at its end.
-	decodes    int64        // steps so far; the phase of decoding requests
+	decodes    int64        // steps so far
 	decoders   int          // decoding requests
 	context    int          // sum of their contexts in the next step
 	finishes   finishHeap   // decoding requests by their last step
-	boundaries [][]*Request // decoding requests by the phase at which their last block is full
+	boundaries [][]*Request // decoding requests by the step, modulo the block size, at which their last block is full
 	watchers   []*Request   // decoding requests that want their tokens reported
 
 	clock    int64 // ps: the latest time of a call

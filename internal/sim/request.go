@@ -78,7 +78,7 @@ type state struct {
 
 	prev, next *Request // in the waiting or the running list
 	heapAt     int      // place in the engine's heap of ends, while decoding
-	bucket     int      // phase of the engine at which its last block is full, while decoding
+	bucket     int      // in the engine's boundaries, while decoding
 }
 
 // tokens returns how many tokens must be computed before the next one can be generated.

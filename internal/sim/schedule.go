@@ -32,7 +32,7 @@ func (e *Engine) resize(t int64) {
 // continueRunning gives every running request the blocks that its part of the step needs, and reports whether nothing had to be
 // preempted for it.
 func (e *Engine) continueRunning(t int64) bool {
-	full := e.boundaries[e.phase()]
+	full := e.boundaries[e.boundary()]
 	need := len(full)
 	last := e.running.tail
 	n := 0
@@ -61,7 +61,7 @@ func (e *Engine) squeeze(t int64) (calm bool) {
 		if r.phase == prefilling {
 			n = min(r.tokens()-r.computed, e.p.MaxBatchedTokens-e.decoders)
 			need = e.blocksFor(r.computed+n) - len(r.blocks)
-		} else if r.bucket == e.phase() {
+		} else if r.bucket == e.boundary() {
 			need = 1
 		}
 		for need > e.pool.free() && r.phase != queued {

@@ -45,6 +45,8 @@ type ServerOptions struct {
 	MaxModelLen int
 	// HidePromptDetails leaves usage.prompt_tokens_details null, as vLLM does without --enable-prompt-tokens-details.
 	HidePromptDetails bool
+	// ForceUsage ends every stream with a usage chunk, as vLLM's --enable-force-include-usage.
+	ForceUsage bool
 	// Admin serves POST /sim/restart, /sim/kv_tokens and /sim/faults.
 	Admin bool
 	// MeanOutput is the mean length of an answer that nothing else bounds, in tokens. Zero means 200.

@@ -393,7 +393,17 @@ func TestServer_StreamOptions(t *testing.T) {
 		f(``, 0, 8) // a role and 3 tokens for each choice
 		f(`,"stream_options":{"include_usage":false}`, 0, 8)
 		f(`,"stream_options":{"include_usage":true}`, 1, 8)
+		f(`,"stream_options":{}`, 1, 8)
 		f(`,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`, 9, 8)
+	})
+}
+
+func TestServer_ForceUsage(t *testing.T) {
+	inBubble(t, ServerOptions{ForceUsage: true}, func(t *testing.T, g *rig) {
+		_, body := g.post("/v1/completions", `{"prompt":"x","max_tokens":3,"stream":true,"stream_options":{"include_usage":false}}`)
+		if !strings.Contains(body, `"choices":[],"usage":{"prompt_tokens":2,`) {
+			t.Errorf("no usage in\n%s", body)
+		}
 	})
 }
 

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// phase returns the bucket of the decoding requests whose computed tokens fill their blocks exactly.
-func (e *Engine) phase() int { return int(e.decodes % int64(e.bt)) }
+// boundary returns the bucket of the decoding requests whose computed tokens fill their blocks exactly.
+func (e *Engine) boundary() int { return int(e.decodes % int64(e.bt)) }
 
 // finishStep takes the results of the step that ends at t: blocks become findable, requests get their tokens, and those that are
 // through or were aborted leave.
@@ -16,7 +16,7 @@ func (e *Engine) finishStep(t int64) {
 	e.context += e.decoders
 	e.s.Steps++
 	e.s.GenerationTokens += int64(e.decoders)
-	for _, r := range e.boundaries[e.phase()] {
+	for _, r := range e.boundaries[e.boundary()] {
 		e.registerFull(r, r.computed+int(e.decodes-r.joined))
 	}
 	for _, c := range e.chunks {

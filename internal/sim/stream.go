@@ -40,7 +40,7 @@ func (c *call) streamChoices(q *sampling, format chunks, perPrompt int) error {
 			return nil
 		}
 	}
-	if q.wantsUsage() {
+	if q.asksUsage() || c.s.o.ForceUsage {
 		t.event(format.usage(c.usage(perPrompt)))
 	}
 	t.done()
@@ -89,7 +89,7 @@ func (t *choiceStream) catchUp(i int) (ended bool, err error) {
 
 // running returns the usage up to now, if the request wants it in every chunk.
 func (t *choiceStream) running(q *sequence) any {
-	if t.q.StreamOptions == nil || !t.q.StreamOptions.ContinuousUsage || !t.q.StreamOptions.IncludeUsage {
+	if !t.q.asksUsage() || !t.q.StreamOptions.ContinuousUsage {
 		return nil
 	}
 	u := usage{PromptTokens: t.c.sequences[0].req.PromptTokens}

@@ -76,11 +76,10 @@ func (c *call) decode(v any) error {
 	}
 	message := err.Error()
 	kind, at := "value_error", "body"
-	switch e := err.(type) { //nolint:errorlint // encoding/json returns these unwrapped
-	case *json.SyntaxError:
+	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		kind, at = "json_invalid", fmt.Sprintf("body', %d, '", e.Offset)
 		message = "JSON decode error: " + message
-	case *json.UnmarshalTypeError:
+	} else if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		field := e.Field[strings.LastIndexByte(e.Field, '.')+1:] // without the names of embedded structs
 		kind, at = "type_error", "body', '"+field
 		message = fmt.Sprintf("Input should be a valid %s, not %s", pythonType(e.Type), e.Value)
