@@ -192,15 +192,10 @@ func faultOfError(e *dialect.Error) *upstream.Fault {
 		return f
 	}
 	f.Status = e.Status
-	switch s := e.Status; {
-	case s == http.StatusUnauthorized, s == http.StatusPaymentRequired, s == http.StatusForbidden:
-		f.Class = upstream.Credential
-	case s == http.StatusTooManyRequests:
-		f.Class = upstream.Capacity
-	case s == http.StatusRequestTimeout, s == http.StatusTooEarly:
-		f.Class = upstream.Transient
-	case s >= 400 && s <= 499:
-		f.Class = upstream.Client
+	if e.Status >= 400 {
+		// What the status would have meant as the answer's own.
+		own := upstream.Classify(&http.Response{StatusCode: e.Status, Header: http.Header{}, Body: http.NoBody}, time.Now())
+		f.Class = own.Class
 	}
 	return f
 }

@@ -17,8 +17,15 @@ func TestServe(t *testing.T) {
 		if a.status != 200 || !strings.HasSuffix(a.body, "data: [DONE]\n\n") || strings.Contains(a.body, "usage") {
 			t.Errorf("got %d %s", a.status, a.body)
 		}
-		t.Logf("%+v", r.last())
-		t.Logf("%+v", a.header)
+		for name, want := range map[string]string{instanceHeader: "e0", matchHeader: "0", reasonHeader: "sole"} {
+			if got := a.header.Get(name); got != want {
+				t.Errorf("%s: %q; want %q", name, got, want)
+			}
+		}
+		rec := r.last()
+		if rec.Outcome() != "served" || rec.Status != 200 || rec.Instance != "e0" || rec.Attempts != 1 || rec.OutputTokens != 3 || !rec.UsageKnown {
+			t.Errorf("recorded %+v", rec)
+		}
 		r.idle()
 	})
 }
