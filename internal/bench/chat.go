@@ -56,6 +56,8 @@ type session struct {
 	turn    int
 	turns   int
 	lengths *rand.Rand // its own, so that its content does not depend on who answers first
+
+	recorded []turn // of a session that is replayed
 }
 
 type chatSource struct {
@@ -81,7 +83,7 @@ func (s *chatSource) start(at time.Duration) {
 		c.said = append(c.said, Segment{segmentID(s.seed, systemText, group), s.SystemTokens})
 	}
 	s.say(c)
-	heap.Push(&s.waiting, c)
+	s.waiting.push(c)
 }
 
 // say appends the next user message.
@@ -98,7 +100,7 @@ func (s *chatSource) Next() (time.Duration, bool) {
 }
 
 func (s *chatSource) Take(r *Request) {
-	c := heap.Pop(&s.waiting).(*session)
+	c := s.waiting.pop()
 	answer := Segment{segmentID(s.seed, answerText, c.number<<16|uint64(c.turn)), max(s.Output.draw(c.lengths), 1)}
 	*r = Request{At: c.at, Prompt: append(r.Prompt[:0], c.said...), Answer: answer, Session: c.number + 1, Turn: c.turn}
 	s.open[r.Session] = c
@@ -124,8 +126,11 @@ func (s *chatSource) Ended(r *Request, now time.Duration) {
 	c.said = append(c.said, r.Answer)
 	c.at = now + pause
 	s.say(c)
-	heap.Push(&s.waiting, c)
+	s.waiting.push(c)
 }
+
+func (h *sessionHeap) push(c *session) { heap.Push(h, c) }
+func (h *sessionHeap) pop() *session   { return heap.Pop(h).(*session) }
 
 // sessionHeap orders sessions by the arrival of their next turn; equal times
 // by number, so that a run repeats exactly.

@@ -110,11 +110,13 @@ func holdBound(cfg route.Config) time.Duration {
 }
 
 // capacity is the size of an instance's cache in tokens at the start.
-func (w *world) capacity(instance int) int {
-	if w.KVTokens > 0 {
-		return w.KVTokens
+func (w *world) capacity(instance int) int { return capacityOf(&w.Settings, instance) }
+
+func capacityOf(s *Settings, instance int) int {
+	if s.KVTokens > 0 {
+		return s.KVTokens
 	}
-	return w.Profiles[instance].KVTokens
+	return s.Profiles[instance].KVTokens
 }
 
 func (g *gateway) now() time.Time { return epoch.Add(g.w.now) }

@@ -21,6 +21,7 @@ type Request struct {
 	Answer  Segment
 	Session uint64 // 0 when the request belongs to no conversation
 	Turn    int    // from 0 within the session
+	Part    int    // of a [Mixed] workload, from 0
 }
 
 // PromptTokens is the length of the prompt.

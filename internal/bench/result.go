@@ -58,4 +58,5 @@ type Point struct {
 	Requests int           `json:"requests"`
 	HitRate  float64       `json:"hit_rate"`
 	TTFT     time.Duration `json:"ttft_ns"` // mean
+	Spread   float64       `json:"spread"`  // the busiest instance's share of the prefilled tokens over the average one's
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -64,6 +65,15 @@ type world struct {
 // Run plays one policy over one workload and returns its numbers. Equal
 // settings give equal results.
 func Run(s Settings) (*Result, error) {
+	w, err := play(context.Background(), s)
+	if err != nil {
+		return nil, err
+	}
+	return w.record.result(w), nil
+}
+
+// play is Run up to where the books are closed. It ends early with the context.
+func play(ctx context.Context, s Settings) (*world, error) {
 	if err := s.validate(); err != nil {
 		return nil, fmt.Errorf("run: %w", err)
 	}
@@ -81,13 +91,20 @@ func Run(s Settings) (*Result, error) {
 		return nil, fmt.Errorf("run: %w", err)
 	}
 	w.gateway = g
-	for w.step() {
+	for n := 0; w.step(); n++ {
+		if n%stepsPerLook == 0 && ctx.Err() != nil {
+			return nil, fmt.Errorf("run %s on %s: %w", s.Policy, s.Workload.Name(), context.Cause(ctx))
+		}
 	}
 	if open := len(w.flights) - len(w.free); open > 0 {
 		return nil, fmt.Errorf("run %s on %s: BUG: %d requests never ended", s.Policy, s.Workload.Name(), open)
 	}
-	return w.record.result(w), nil
+	return w, nil
 }
+
+// stepsPerLook is how many things happen between two looks at whether the run
+// is still wanted.
+const stepsPerLook = 1 << 12
 
 // step lets the next thing happen and reports whether there was one. Of things
 // at one time the engines' come first, so that a request that arrives as

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmroute/warmroute/internal/route"
+	"github.com/warmroute/warmroute/internal/sim"
 )
 
 // ragRun is a fleet whose caches hold the documents together, and none alone.
@@ -25,6 +27,7 @@ func ragRun(t *testing.T, policy string, requests int) Settings {
 			Requests: requests, Rate: 20, Prefixes: 60, PrefixTokens: 8000, Zipf: 0.8, SystemTokens: 40,
 			Tail: Between(50, 250), Output: Between(20, 60),
 		},
+		Engine: sim.Options{BlockTokens: 64}, // a quarter of the work for the test
 	}
 }
 
@@ -88,7 +91,7 @@ func TestRunConserves(t *testing.T) {
 // One instance without a limit is the infinite cache.
 func TestRunReachesTheCeiling(t *testing.T) {
 	s := ragRun(t, route.RoundRobin, 1500)
-	s.Profiles = s.Profiles[:1]
+	s.Profiles, s.Engine.BlockTokens = s.Profiles[:1], 0
 	s.KVTokens = 4_000_000
 	w := s.Workload.(RAG)
 	w.Rate = 0.5 // no request arrives while another is being prefilled, but for a few
@@ -103,9 +106,9 @@ func TestRunReachesTheCeiling(t *testing.T) {
 }
 
 func TestCostBeatsThoseWhoDoNotLook(t *testing.T) {
-	cost := run(t, ragRun(t, route.Cost, 4000))
+	cost := run(t, ragRun(t, route.Cost, 2500))
 	for _, policy := range []string{route.RoundRobin, route.FewestRequests} {
-		r := run(t, ragRun(t, policy, 4000))
+		r := run(t, ragRun(t, policy, 2500))
 		t.Logf("%s: TTFT %+v, hit rate %+v, imbalance %g", policy, r.TTFT, r.HitRate, r.Imbalance)
 		if cost.TTFT.P50 > r.TTFT.P50/5 || cost.TTFT.Mean > r.TTFT.Mean/4 || cost.TTFT.P90 > r.TTFT.P90 || cost.TTFT.P99 > r.TTFT.P99 {
 			t.Errorf("TTFT of cost %+v is not far below that of %s %+v", cost.TTFT, policy, r.TTFT)
@@ -153,41 +156,48 @@ func TestBeliefsCorrectThemselves(t *testing.T) {
 		points = 4 // of a curve's end are compared
 		fault  = 250 * time.Second
 	)
-	play := func(requests int, edit func(*Settings)) *Result {
-		s := ragRun(t, route.Cost, requests)
-		s.CurveStep, s.Engine.BlockTokens = 50*time.Second, 64
-		edit(&s)
-		r := run(t, s)
-		r.Curve = r.Curve[:len(r.Curve)-1] // the last point may be a fragment
-		return r
+	// play returns a run that is made when it is asked for, once.
+	play := func(requests int, edit func(*Settings)) func() *Result {
+		return sync.OnceValue(func() *Result {
+			s := ragRun(t, route.Cost, requests)
+			s.CurveStep = 50 * time.Second
+			edit(&s)
+			r, err := Run(s)
+			if err != nil {
+				t.Error(err)
+				return nil
+			}
+			r.Curve = r.Curve[:len(r.Curve)-1] // the last point may be a fragment
+			return r
+		})
 	}
-	halve := func(s *Settings) {
-		for i := range s.Profiles {
-			s.Events = append(s.Events, Event{At: fault, Instance: i, KVTokens: s.KVTokens / 2})
-		}
+	f := func(name string, requests int, edit func(*Settings), knowing func() *Result) {
+		t.Helper()
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, want := play(requests, edit)(), knowing()
+			if got == nil || want == nil {
+				t.FailNow()
+			}
+			end := len(got.Curve)
+			hit, ttft := window(got, end-points, end)
+			wantHit, wantTTFT := window(want, end-points, end)
+			t.Logf("wrong:%s", curve(got))
+			t.Logf("as if it knew:%s", curve(want))
+			t.Logf("at the end hit rate %.4f, mean TTFT %v; want about %.4f and %v", hit, ttft, wantHit, wantTTFT)
+			if hit < 0.9*wantHit || hit > 1.1*wantHit {
+				t.Errorf("hit rate %g does not return to %g", hit, wantHit)
+			}
+			if ttft > wantTTFT*11/10 {
+				t.Errorf("mean TTFT %v does not return to %v", ttft, wantTTFT)
+			}
+			if got.SuccessRate < 0.999 {
+				t.Errorf("success rate %g", got.SuccessRate)
+			}
+		})
 	}
 	roomy := func(s *Settings) { s.KVTokens = 120_000 }
 	knowing := play(short, func(*Settings) {})
-	halved := play(short, func(s *Settings) { s.KVTokens /= 2 })
-	t.Logf("as if it knew:%s", curve(knowing))
-	f := func(name string, requests int, edit func(*Settings), want *Result) {
-		t.Helper()
-		got := play(requests, edit)
-		end := len(got.Curve)
-		hit, ttft := window(got, end-points, end)
-		wantHit, wantTTFT := window(want, end-points, end)
-		t.Logf("%s:%s", name, curve(got))
-		t.Logf("%s: at the end hit rate %.4f, mean TTFT %v; want about %.4f and %v", name, hit, ttft, wantHit, wantTTFT)
-		if hit < 0.9*wantHit || hit > 1.1*wantHit {
-			t.Errorf("%s: hit rate %g does not return to %g", name, hit, wantHit)
-		}
-		if ttft > wantTTFT*11/10 {
-			t.Errorf("%s: mean TTFT %v does not return to %v", name, ttft, wantTTFT)
-		}
-		if got.SuccessRate < 0.999 {
-			t.Errorf("%s: success rate %g", name, got.SuccessRate)
-		}
-	}
 	// Whoever believes too little tries too little, so this takes the longest.
 	f("told a quarter", long, func(s *Settings) { roomy(s); s.Assumed = 0.25 }, play(long, roomy))
 	f("told four times", short, func(s *Settings) { s.Assumed = 4 }, knowing)
@@ -195,7 +205,11 @@ func TestBeliefsCorrectThemselves(t *testing.T) {
 	f("one engine restarts", short, func(s *Settings) {
 		s.Events = []Event{{At: fault, Instance: 2, Restart: true, Down: 2 * time.Second}}
 	}, knowing)
-	f("all caches halved", short, halve, halved)
+	f("all caches halved", short, func(s *Settings) {
+		for i := range s.Profiles {
+			s.Events = append(s.Events, Event{At: fault, Instance: i, KVTokens: s.KVTokens / 2})
+		}
+	}, play(short, func(s *Settings) { s.KVTokens /= 2 }))
 }
 
 // A restart kills what runs; requests without a first token go elsewhere and nobody notices.

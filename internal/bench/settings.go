@@ -55,7 +55,13 @@ type Settings struct {
 	// IndexBytes caps the index. Zero takes its default.
 	IndexBytes int64
 
-	// Events happen to engines during the run, unknown to the gateway.
+	// Replicas is the number of gateways, each with its own index and books;
+	// arrivals are spread over them at random. Zero means one. ShareDelay is
+	// how late they hear of each other's requests; below 0 they never do.
+	Replicas   int
+	ShareDelay time.Duration
+
+	// Events happen to engines during the run.
 	Events []Event
 	// WarmUp is how much of the run's beginning is left out of the numbers.
 	WarmUp time.Duration
@@ -95,8 +101,8 @@ func (s *Settings) validate() error {
 	return errors.Join(faults...)
 }
 
-// Event is something that happens to an engine and that nobody tells the
-// gateway.
+// Event is something that happens to an engine. Of restarts and sizes nobody
+// tells the gateway.
 type Event struct {
 	At       time.Duration
 	Instance int
@@ -107,4 +113,7 @@ type Event struct {
 	Down time.Duration
 	// KVTokens, when set, is the size of the cache from now on.
 	KVTokens int
+	// Add lets the instance join the fleet, which it was not in before; Remove
+	// lets it finish what it has and leave. The gateway knows of both.
+	Add, Remove bool
 }

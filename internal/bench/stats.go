@@ -49,6 +49,36 @@ func (s *Sample) Quantile(q float64) time.Duration {
 	return seconds(s.seconds[low] + (at-float64(low))*(s.seconds[high]-s.seconds[low]))
 }
 
+// merge adds another sample's durations.
+func (s *Sample) merge(o *Sample) {
+	s.seconds = append(s.seconds, o.seconds...)
+	s.sum += o.sum
+	s.sorted = false
+}
+
+// distributionPoints is enough for a chart a thousand pixels wide to look
+// smooth, tails included.
+const distributionPoints = 200
+
+// distribution is the sample's distribution function: pairs of milliseconds
+// and the share of durations up to there. Half of the points lie in the upper
+// tail, from the 90th percentile on.
+func (s *Sample) distribution() [][2]float64 {
+	if s.Len() == 0 {
+		return nil
+	}
+	out := make([][2]float64, 0, distributionPoints+1)
+	for i := range distributionPoints + 1 {
+		q := 0.9 * 2 * float64(i) / distributionPoints
+		if 2*i > distributionPoints {
+			// The remaining tenth is divided by decades: 1 - q goes from 0.1 to 0.0001.
+			q = 1 - math.Pow(10, -1-3*(2*float64(i)/distributionPoints-1))
+		}
+		out = append(out, [2]float64{milliseconds(s.Quantile(q)), rounded(q, 5)})
+	}
+	return out
+}
+
 // Summary is the sample in the four numbers that reports print.
 func (s *Sample) Summary() Summary {
 	return Summary{

@@ -18,6 +18,7 @@ import (
 type demoProgress struct {
 	out      io.Writer
 	terminal bool
+	width    int // of the terminal in columns; 0 when it does not tell
 	calls    int
 	policies int
 	speed    float64
@@ -42,6 +43,7 @@ func newDemoProgress(out io.Writer, d *demo) *demoProgress {
 	p := &demoProgress{out: out, calls: len(d.calls), policies: len(d.Policies), speed: d.Speed}
 	if f, ok := out.(*os.File); ok {
 		p.terminal = term.IsTerminal(int(f.Fd()))
+		p.width, _, _ = term.GetSize(int(f.Fd())) // 0 for what is no terminal
 	}
 	if n := len(d.calls); n > 0 {
 		p.length = d.calls[n-1].At
@@ -105,19 +107,22 @@ func (p *demoProgress) line() string {
 		hit = 100 * float64(p.cached) / float64(p.prompt)
 	}
 	left := max(p.length-time.Since(p.started), 0) + time.Duration(p.policies-1-p.number)*(p.length+time.Second)
-	return fmt.Sprintf("[%d/%d] %-16s %5d of %d answered   hit rate %3.0f %%   TTFT P50 %4.0f ms   %s left",
+	return fmt.Sprintf("[%d/%d] %-15s %4d of %d   hit rate %3.0f %%   TTFT P50 %4.0f ms   %s left",
 		p.number+1, p.policies, p.policy, p.done, p.calls, hit, float64(p.ttft.Quantile(0.5).Milliseconds()), left.Round(time.Second))
 }
 
 // end reports a policy's result.
 func (p *demoProgress) end(r bench.PolicyResult) {
 	p.clear()
-	fmt.Fprintf(p.out, "[%d/%d] %-16s hit rate %3.0f %%   TTFT P50 %4.0f ms   success %.4g %%\n",
+	fmt.Fprintf(p.out, "[%d/%d] %-15s hit rate %3.0f %%   TTFT P50 %4.0f ms   success %.4g %%\n",
 		p.number+1, p.policies, r.Name, 100*r.HitRate.Actual, r.TTFT.P50, 100*r.SuccessRate)
 }
 
 func (p *demoProgress) show(line string) {
 	if p.terminal {
+		if p.width > 0 && len(line) >= p.width {
+			line = line[:p.width-1] // a line that wraps cannot be wiped
+		}
 		fmt.Fprintf(p.out, "\r\x1b[K%s", line)
 		return
 	}
