@@ -87,6 +87,16 @@ func (l *Lease) FirstToken(now time.Time) {
 	l.firstLocked(now)
 }
 
+// Assume takes the prefill to be over, of a request whose answer comes whole. It teaches the ledger nothing and is no success of the
+// instance; FirstToken is, when the answer is there.
+func (l *Lease) Assume(now time.Time) {
+	l.in.mu.Lock()
+	defer l.in.mu.Unlock()
+	if !l.released && !l.first {
+		l.in.ledger.Assume(now, &l.ticket)
+	}
+}
+
 func (l *Lease) firstLocked(now time.Time) {
 	l.first = true
 	l.in.ledger.FirstToken(now, &l.ticket)

@@ -106,6 +106,7 @@ func (a *attempt) answered() {
 	now := time.Now()
 	a.first = true
 	a.x.rec.First = now
+	a.lease.Assume(now) // the time of a whole answer says little about prefill
 	a.lease.FirstToken(now)
 	if a.x.order.indexed {
 		a.x.g.deps.Index.Confirm(&a.x.order.seat.placement)

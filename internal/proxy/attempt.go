@@ -201,7 +201,7 @@ func (a *attempt) firstContent(now time.Time) bool {
 // would look full. It runs beside the handler and touches none of its state.
 func (a *attempt) assumeFirst() {
 	now := time.Now()
-	a.lease.FirstToken(now)
+	a.lease.Assume(now)
 	a.x.g.wake(now, nil)
 }
 

@@ -41,6 +41,7 @@ const (
 // Ticket is one request in a Ledger. It must not be copied once it is in use: the copy could end a second time.
 type Ticket struct {
 	phase    phase
+	assumed  bool      // its first token was assumed, not seen
 	bound    bool      // the KV cache was full at dispatch: the time to first token says nothing about prefill
 	at       time.Time // dispatch
 	first    time.Time // first token
@@ -143,18 +144,36 @@ func (l *Ledger) Dispatch(now time.Time, uncached, prompt, output int) Ticket {
 
 // FirstToken notes that the prompt has been prefilled. It learns the prefill rate. Later calls for the same ticket do nothing.
 func (l *Ledger) FirstToken(now time.Time, t *Ticket) {
+	if t.assumed {
+		t.assumed = false
+		l.served++
+	}
 	if t.phase != prefilling {
 		return
 	}
+	l.prefilled(now, t)
+	l.served++
+	if !t.bound && l.prefill.observe(now.Sub(t.at).Seconds(), t.steps, t.ahead) {
+		l.speed.PrefillToken = l.prefill.rate
+	}
+}
+
+// Assume takes the prompt to have been prefilled, of a request whose first token nobody sees because its answer comes whole. Nothing is
+// learned from it, and it proves nothing: FirstToken still counts when the answer is there.
+func (l *Ledger) Assume(now time.Time, t *Ticket) {
+	if t.phase == prefilling {
+		t.assumed = true
+		l.prefilled(now, t)
+	}
+}
+
+// prefilled moves the ticket to those that decode.
+func (l *Ledger) prefilled(now time.Time, t *Ticket) {
 	t.phase = decoding
 	t.last, t.first = now, now
 	l.leave(now, t)
 	l.cachedDecoding += t.cached
 	l.decoding++
-	l.served++
-	if !t.bound && l.prefill.observe(now.Sub(t.at).Seconds(), t.steps, t.ahead) {
-		l.speed.PrefillToken = l.prefill.rate
-	}
 }
 
 // leave takes the ticket out of those that wait for their first token.
@@ -172,7 +191,9 @@ func (l *Ledger) Token(now time.Time, t *Ticket, n int) {
 	case prefilling:
 		l.FirstToken(now, t)
 	case decoding:
-		l.learnGap(now, t, n)
+		if !t.assumed {
+			l.learnGap(now, t, n)
+		}
 	default:
 		return
 	}

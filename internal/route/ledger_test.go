@@ -105,6 +105,31 @@ func TestLedger_Fresh(t *testing.T) {
 	}
 }
 
+// A whole answer shows no first token: it is assumed, which frees the queue and neither teaches nor proves anything.
+func TestLedger_Assume(t *testing.T) {
+	prior, _ := Prior("llama-3.1-8b-1xh100")
+	l := NewLedger(prior)
+	now := time.Unix(1000, 0)
+	ticket := l.Dispatch(now, 4000, 5000, 100)
+	l.Assume(now.Add(time.Second), &ticket)
+	if v := l.Load(now.Add(time.Second)); v.Queued != 0 || v.Decoding != 1 || !v.Fresh {
+		t.Errorf("after the assumption: %+v; want nothing queued, one decoding, still fresh", v)
+	}
+	l.FirstToken(now.Add(time.Minute), &ticket)
+	if l.Speed() != prior {
+		t.Errorf("learned %+v from an assumption", l.Speed())
+	}
+	if l.Served() != 1 {
+		t.Errorf("served %d; want 1", l.Served())
+	}
+	l.FirstToken(now.Add(2*time.Minute), &ticket)
+	l.End(now.Add(3*time.Minute), &ticket)
+	l.Assume(now.Add(3*time.Minute), &ticket)
+	if v := l.Load(now.Add(3 * time.Minute)); l.Served() != 1 || v.InFlight != 0 || v.Queued != 0 {
+		t.Errorf("after the end: served %d, %+v", l.Served(), v)
+	}
+}
+
 func TestLedger_Rates(t *testing.T) {
 	speed := simple
 	speed.KVTokens = 40_000
