@@ -83,4 +83,5 @@ const (
 	drawContent
 	drawLengths
 	drawPolicy
+	drawReplica
 )

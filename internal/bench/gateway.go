@@ -16,6 +16,7 @@ import (
 
 // trip is the gateway's view of a flight.
 type trip struct {
+	gateway   *gateway
 	instance  int // -1 while it is on none
 	match     int // tokens believed to be cached at the last dispatch
 	attempts  int
@@ -23,13 +24,14 @@ type trip struct {
 	placement index.Placement
 	ticket    route.Ticket
 	held      *route.Held[*flight]
-	answered  int // tokens of the answer seen
+	answered  int      // tokens of the answer seen
+	copies    []copied // by replica; nil when there is one
 }
 
 // reuse empties a trip but for its memory.
 func (t *trip) reuse() trip {
 	clear(t.failed)
-	return trip{instance: -1, failed: t.failed, placement: t.placement}
+	return trip{instance: -1, failed: t.failed, placement: t.placement, copies: t.copies}
 }
 
 // gateway is the data plane of a Warmroute in virtual time: the same index,
@@ -37,6 +39,7 @@ func (t *trip) reuse() trip {
 // cycle of a request.
 type gateway struct {
 	w       *world
+	number  int // among the replicas
 	index   *index.Index
 	ledgers []*route.Ledger
 	names   []string
@@ -44,9 +47,10 @@ type gateway struct {
 	policy  route.Policy
 	hold    time.Duration
 	hall    route.Hall[*flight]
-	cooling []time.Duration // until when an instance that refused is left alone
-	pending [][]*flight     // by instance: sent and not yet prefilled; kept for Exact only
-	output  float64         // learned mean length of answers
+	cooling []time.Duration   // until when an instance that refused is left alone
+	away    []route.Exclusion // by instance: why it is not in the fleet, 0 when it is
+	pending [][]*flight       // by instance: sent and not yet prefilled; kept for Exact only
+	output  float64           // learned mean length of answers
 	draws   *rand.Rand
 
 	held       []index.Held
@@ -64,7 +68,7 @@ const cooldown = 5 * time.Second
 // epoch is the wall time of virtual time 0.
 var epoch = time.Unix(1_000_000_000, 0)
 
-func newGateway(w *world) (*gateway, error) {
+func newGateway(w *world, number int) (*gateway, error) {
 	policy, err := route.New(w.Policy, w.Route)
 	if err != nil {
 		return nil, err
@@ -76,29 +80,62 @@ func newGateway(w *world) (*gateway, error) {
 	}
 	g := &gateway{
 		w:          w,
+		number:     number,
+		away:       make([]route.Exclusion, n),
 		index:      index.New(cfg),
 		policy:     policy,
 		hold:       holdBound(w.Route),
 		cooling:    make([]time.Duration, n),
 		pending:    make([][]*flight, n),
-		draws:      stream(w.Seed, drawPolicy),
+		draws:      stream(w.Seed+uint64(number), drawPolicy),
 		candidates: make([]route.Candidate, n),
 		held:       make([]index.Held, n),
 	}
 	for i, p := range w.Profiles {
 		name := "sim-" + strconv.Itoa(i)
-		told := int(w.Assumed * float64(w.capacity(i)))
-		g.index.Join(prefix.InstanceID(i), name, told/indexBlockTokens)
 		prior, ok := route.Prior(p.Name)
 		if !ok {
 			return nil, fmt.Errorf("no prior speed for engine %q", p.Name)
 		}
-		prior.KVTokens = told
+		prior.KVTokens = g.told(i)
 		g.ledgers = append(g.ledgers, route.NewLedger(prior))
 		g.names = append(g.names, name)
 		g.hashes = append(g.hashes, route.Hash(name))
+		if w.comesLater(i) {
+			g.away[i] = route.Unready
+			continue
+		}
+		g.join(i)
 	}
 	return g, nil
+}
+
+// told is the cache size in tokens that the gateway is told of an instance.
+func (g *gateway) told(instance int) int {
+	return int(g.w.Assumed * float64(g.w.capacity(instance)))
+}
+
+// join lets an instance into the fleet.
+func (g *gateway) join(instance int) {
+	g.away[instance] = route.Eligible
+	g.index.Join(prefix.InstanceID(instance), g.names[instance], g.told(instance)/indexBlockTokens)
+	g.rebind()
+}
+
+// drain lets an instance finish what it has and gives it nothing more.
+func (g *gateway) drain(instance int) {
+	g.away[instance] = route.Draining
+	g.index.Leave(prefix.InstanceID(instance))
+}
+
+// comesLater reports whether an instance is not in the fleet at the start.
+func (w *world) comesLater(instance int) bool {
+	for _, e := range w.events {
+		if e.Instance == instance && (e.Add || e.Remove) {
+			return e.Add
+		}
+	}
+	return false
 }
 
 // holdBound is how long the policies hold a request at most.
@@ -126,6 +163,9 @@ func (g *gateway) arrive(f *flight) {
 	f.instance = -1
 	if f.failed == nil {
 		f.failed = make([]bool, len(g.ledgers))
+	}
+	if f.copies == nil && !g.w.vine.off {
+		f.copies = make([]copied, max(g.w.Replicas, 1))
 	}
 	g.place(f)
 }
@@ -197,6 +237,8 @@ func (g *gateway) consider(f *flight) {
 		*c = route.Candidate{ID: prefix.InstanceID(i), Name: g.names[i], NameHash: g.hashes[i], Load: l.Load(now), Speed: l.Speed()}
 		c.Match, c.Known = g.match(f, i)
 		switch {
+		case g.away[i] != route.Eligible:
+			c.Excluded = g.away[i]
 		case f.failed[i]:
 			c.Excluded = route.Failed
 		case g.w.now < g.cooling[i]:
@@ -277,6 +319,7 @@ func (g *gateway) dispatch(f *flight, instance int) (sent bool) {
 	f.match = g.candidates[instance].Match
 	f.ticket = g.ledgers[instance].Dispatch(g.now(), f.prompt-f.match, f.prompt, int(g.output))
 	g.index.Place(prefix.InstanceID(instance), f.chain.blocks[:f.onPrompt], &f.placement)
+	g.tell(noticeSent, f, f.prompt-f.match)
 	if g.w.Knowledge == Exact {
 		g.pending[instance] = append(g.pending[instance], f)
 	}
@@ -288,6 +331,7 @@ func (g *gateway) first(f *flight) {
 	g.settled(f)
 	g.ledgers[f.instance].FirstToken(g.now(), &f.ticket)
 	g.index.Confirm(&f.placement)
+	g.tell(noticeFirst, f, 0)
 	g.rebind()
 }
 
@@ -307,15 +351,21 @@ func (g *gateway) token(f *flight, n int) {
 // done hears of a request's end and learns from it.
 func (g *gateway) done(f *flight) {
 	g.ledgers[f.instance].End(g.now(), &f.ticket)
-	g.index.Finish(&f.placement, f.chain.blocks)
-	if g.w.Knowledge == Reports {
-		g.index.Learn(&f.placement, index.TokenReport(f.engine.Cached, f.prompt, int64(f.prompt)*blockBytes/indexBlockTokens, blockBytes))
-	}
+	g.finish(f, &f.placement)
+	g.tell(noticeDone, f, 0)
 	if g.output == 0 {
 		g.output = float64(f.Answer.Tokens)
 	}
 	g.output += outputWeight * (float64(f.Answer.Tokens) - g.output)
 	g.rebind()
+}
+
+// finish tells the index of an end, and of what the engine reported.
+func (g *gateway) finish(f *flight, p *index.Placement) {
+	g.index.Finish(p, f.chain.blocks)
+	if g.w.Knowledge == Reports {
+		g.index.Learn(p, index.TokenReport(f.engine.Cached, f.prompt, int64(f.prompt)*blockBytes/indexBlockTokens, blockBytes))
+	}
 }
 
 // outputWeight is how much one answer changes the expected length of answers.
@@ -327,6 +377,7 @@ func (g *gateway) failed(f *flight) {
 	g.settled(f)
 	g.ledgers[f.instance].End(g.now(), &f.ticket)
 	g.index.TakeBack(&f.placement)
+	g.tell(noticeFailed, f, 0)
 	f.failed[f.instance] = true
 	if f.first > 0 || f.attempts >= maxAttempts || errors.Is(f.engine.Err, sim.ErrTooLong) {
 		g.w.end(f, f.engine.Err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -43,6 +44,8 @@ type flight struct {
 	ceiling  int  // tokens that an infinite cache would have held
 	uncached int  // of the attempt under way, as counted by Imbalance
 	first    time.Duration
+	over     bool // it has ended
+	notices  int  // on their way to other replicas
 }
 
 // world is one run: the engines, the gateway in front of them, and what is
@@ -53,11 +56,16 @@ type world struct {
 	engines []*sim.Engine
 	down    []time.Duration // until when an instance refuses
 	next    schedule        // of the engines' events
-	gateway *gateway
 	record  recorder
 	flights []*flight
 	free    []*flight
+	open    int // flights that have not ended
 	events  []Event
+
+	gateways []*gateway
+	routers  *rand.Rand // which gateway a request comes to
+	vine     grapevine
+
 	now     time.Duration
 	scratch []sim.Event
 }
@@ -86,18 +94,22 @@ func play(ctx context.Context, s Settings) (*world, error) {
 	w.next = newSchedule(len(w.engines))
 	w.events = slices.SortedStableFunc(slices.Values(s.Events), func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	w.record = newRecorder(&w.Settings)
-	g, err := newGateway(w)
-	if err != nil {
-		return nil, fmt.Errorf("run: %w", err)
+	w.routers = stream(s.Seed, drawReplica)
+	w.vine = grapevine{off: s.Replicas < 2 || s.ShareDelay < 0, delay: s.ShareDelay}
+	for i := range max(s.Replicas, 1) {
+		g, err := newGateway(w, i)
+		if err != nil {
+			return nil, fmt.Errorf("run: %w", err)
+		}
+		w.gateways = append(w.gateways, g)
 	}
-	w.gateway = g
 	for n := 0; w.step(); n++ {
 		if n%stepsPerLook == 0 && ctx.Err() != nil {
 			return nil, fmt.Errorf("run %s on %s: %w", s.Policy, s.Workload.Name(), context.Cause(ctx))
 		}
 	}
-	if open := len(w.flights) - len(w.free); open > 0 {
-		return nil, fmt.Errorf("run %s on %s: BUG: %d requests never ended", s.Policy, s.Workload.Name(), open)
+	if w.open > 0 {
+		return nil, fmt.Errorf("run %s on %s: BUG: %d requests never ended", s.Policy, s.Workload.Name(), w.open)
 	}
 	return w, nil
 }
@@ -115,13 +127,14 @@ func (w *world) step() bool {
 	if len(w.events) > 0 {
 		fault = w.events[0].At
 	}
-	wake := w.gateway.wake()
+	sleeper, wake := w.sleeper()
+	heard := w.vine.next()
 	arrival, ok := w.source.Next()
 	if !ok {
 		arrival = never
 	}
-	next := min(at, fault, wake, arrival)
-	if next == never || arrival == never && len(w.flights) == len(w.free) {
+	next := min(at, fault, wake, heard, arrival)
+	if next == never || arrival == never && w.open == 0 {
 		return false
 	}
 	w.now = next
@@ -131,12 +144,25 @@ func (w *world) step() bool {
 	case fault:
 		w.happen(w.events[0])
 		w.events = w.events[1:]
+	case heard:
+		w.spread(w.vine.take())
 	case wake:
-		w.gateway.rebind()
+		sleeper.rebind()
 	default:
 		w.arrive()
 	}
 	return true
+}
+
+// sleeper is the gateway whose held requests have waited long enough first.
+func (w *world) sleeper() (sleeper *gateway, at time.Duration) {
+	at = never
+	for _, g := range w.gateways {
+		if t := g.wake(); t < at {
+			sleeper, at = g, t
+		}
+	}
+	return sleeper, at
 }
 
 // arrive takes the next request from the workload to the gateway.
@@ -162,8 +188,13 @@ func (w *world) arrive() {
 		OutputBlocks: f.blocks.blocks[promptBlocks:],
 		TokenEvery:   tokenEvery,
 	}
+	w.open++
 	w.record.arrived(f)
-	w.gateway.arrive(f)
+	f.gateway = w.gateways[0]
+	if n := len(w.gateways); n > 1 {
+		f.gateway = w.gateways[w.routers.IntN(n)]
+	}
+	f.gateway.arrive(f)
 }
 
 // send is the gateway's only way to an engine. It reports false when the
@@ -196,15 +227,15 @@ func (w *world) deliver(events []sim.Event) {
 		case sim.First:
 			f.first = w.now
 			w.record.prefilled(f)
-			w.gateway.first(f)
+			f.gateway.first(f)
 		case sim.Token:
-			w.gateway.token(f, e.Tokens)
+			f.gateway.token(f, e.Tokens)
 		case sim.Done:
-			w.gateway.done(f)
+			f.gateway.done(f)
 			w.end(f, nil)
 		case sim.Aborted:
 			w.record.prefilled(f)
-			w.gateway.failed(f)
+			f.gateway.failed(f)
 		case sim.Preempted: // a stall that the client sees in its token gaps
 		}
 	}
@@ -213,6 +244,14 @@ func (w *world) deliver(events []sim.Event) {
 // happen lets an event happen to an engine.
 func (w *world) happen(e Event) {
 	engine := w.engines[e.Instance]
+	for _, g := range w.gateways {
+		switch {
+		case e.Add:
+			g.join(e.Instance)
+		case e.Remove:
+			g.drain(e.Instance)
+		}
+	}
 	if e.Restart {
 		engine.Restart(w.now)
 		w.down[e.Instance] = w.now + e.Down
@@ -239,7 +278,16 @@ var errRefused = errors.New("no instance could take it")
 func (w *world) end(f *flight, err error) {
 	w.record.ended(f, w.now, err)
 	w.source.Ended(&f.Request, w.now)
-	w.free = append(w.free, f)
+	w.open--
+	f.over = true
+	w.release(f)
+}
+
+// release lets a flight's memory be used again once nobody needs it.
+func (w *world) release(f *flight) {
+	if f.over && f.notices == 0 {
+		w.free = append(w.free, f)
+	}
 }
 
 func (w *world) takeFlight() *flight {
