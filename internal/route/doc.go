@@ -5,7 +5,7 @@
 //
 //   - request.go: what a decision is made of (Request, Candidate) and what it is (Decision, Reason).
 //   - speed.go: how fast engines are before anything has been measured.
-//   - ledger.go, learn.go: what one instance has been given and not yet finished, and what that teaches about its speed.
+//   - ledger.go, learn.go, scrape.go: what one instance has been given and not yet finished, and what that teaches about its speed.
 //   - cost.go: the default policy, a price in seconds for each candidate.
 //   - spread.go, hash.go, session.go: the policies that it is compared with and that some pools want.
 //   - least.go, gated.go, weighted.go, backlog.go: the published rules of other routers, for comparison.
