@@ -37,7 +37,7 @@ func (d *demo) report() demoReport {
 	return demoReport{Policies: d.results, Setup: demoSetup{
 		Engine: d.profile.Name, Instances: d.Instances, KVTokens: demoKVTokens,
 		Documents: d.workload.Prefixes, DocumentTokens: demoDocumentTokens, Zipf: demoZipf,
-		Rate: d.workload.Rate, Speed: d.Speed, Load: d.load(),
+		Rate: math.Round(100*d.workload.Rate) / 100, Speed: d.Speed, Load: d.load(),
 	}}
 }
 
