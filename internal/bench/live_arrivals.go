@@ -1,9 +1,13 @@
 package bench
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
+
+	"github.com/warmroute/warmroute/prefix"
 )
 
 // Arrivals spaces requests in place of a workload's own times. It suits
@@ -80,4 +84,31 @@ func (s *spacedSource) Take(r *Request) {
 	s.Source.Take(r)
 	r.At = s.at
 	s.at += s.arrivals.gap(s.draws)
+}
+
+// Planned is how many requests a workload will send, 0 when that depends on the
+// answers.
+func Planned(w Workload) int {
+	switch w := w.(type) {
+	case spaced:
+		return Planned(w.Workload)
+	case RAG:
+		return w.Requests
+	case Groups:
+		return w.Requests
+	case *Trace:
+		return w.Len()
+	}
+	return 0
+}
+
+// Independent reports whether no request of a workload waits for an answer.
+func Independent(w Workload) bool { return Planned(w) > 0 }
+
+// Until returns the trace's requests that arrive within a time, at its speed;
+// at least one.
+func (t *Trace) Until(length time.Duration) *Trace {
+	most := t.records[0].Timestamp + int64(float64(length.Milliseconds())*t.speed)
+	n, _ := slices.BinarySearchFunc(t.records, most+1, func(r prefix.Record, at int64) int { return cmp.Compare(r.Timestamp, at) })
+	return t.Head(max(n, 1))
 }

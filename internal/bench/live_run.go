@@ -56,7 +56,7 @@ func (l *Live) Run(ctx context.Context) ([]LiveRun, error) {
 			d := &driver{
 				Live: l, number: i, source: l.Workload.Source(l.Seed), ended: make(chan ending),
 				sender: sender{target: l.Targets[i], http: l.HTTP, start: start, timeout: l.Timeout},
-				said:   map[uint64]map[uint64]string{},
+				said:   map[uint64]string{},
 			}
 			d.run(ctx)
 			runs[i] = LiveRun{Target: l.Targets[i], Replies: d.replies, Wall: time.Since(start)}
@@ -76,7 +76,7 @@ type driver struct {
 	ended   chan ending
 	open    int
 	replies []*Reply
-	said    map[uint64]map[uint64]string // answers by session and segment
+	said    map[uint64]string // answers of conversations by segment
 	blocks  chainer[uint64]
 	seen    ceiling
 }
@@ -148,10 +148,9 @@ func (d *driver) take(ctx context.Context, due time.Duration) {
 // pieces is the prompt with the answers that a conversation has got so far.
 func (d *driver) pieces(q *Request) []piece {
 	prompt := make([]piece, len(q.Prompt))
-	answers := d.said[q.Session]
 	for i, s := range q.Prompt {
-		text, answer := answers[s.ID]
-		prompt[i] = piece{Segment: s, answer: answer && q.Session != 0, said: text}
+		text, answer := d.said[s.ID] // of this conversation or of the one it forked from
+		prompt[i] = piece{Segment: s, answer: answer, said: text}
 	}
 	return prompt
 }
@@ -176,10 +175,7 @@ const liveBlockTokens = 16
 func (d *driver) end(e ending) {
 	d.open--
 	if e.request.Session != 0 {
-		if d.said[e.request.Session] == nil {
-			d.said[e.request.Session] = map[uint64]string{}
-		}
-		d.said[e.request.Session][e.request.Answer.ID] = e.reply.text
+		d.said[e.request.Answer.ID] = e.reply.text
 		e.reply.text = ""
 	}
 	now := time.Duration(float64(time.Since(d.sender.start)) * d.Speed)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,26 +26,17 @@ type BenchLiveCmd struct {
 	APIKeyEnv string   `name:"api-key-env" placeholder:"NAME" help:"Environment variable that holds the API key. Default: no key is sent."`
 	OpenAI    bool     `name:"openai" help:"Send only what OpenAI's own API accepts: no ignore_eos, max_completion_tokens in place of max_tokens."`
 
-	Workload string `default:"rag" enum:"rag,prefix-repetition,chat,trace" placeholder:"NAME" help:"rag, prefix-repetition, chat or trace. Default: ${default}."`
-	Trace    string `placeholder:"FILE" help:"Trace to replay, in Mooncake's JSON lines; .gz is unpacked. Implies --workload trace."`
+	Workload string        `default:"rag:prefixes=35,tokens=2000,output=64" sep:"none" placeholder:"NAME[:K=V,...]" help:"agents, chat, groups, mixed, prefix-repetition or rag, and parameters, as in bench sim; \"help\" lists them. Default: ${default}."`
+	Trace    string        `type:"existingfile" placeholder:"FILE" help:"Replay a trace instead: Mooncake's JSON lines; .gz is unpacked. --rate multiplies its speed."`
+	Block    int           `default:"512" placeholder:"N" help:"Tokens of a block of --trace. Default: ${default}."`
+	Rate     float64       `placeholder:"N" help:"Arrivals per second, whether or not earlier requests are answered (agents: agents at work). Default: the workload's for one instance."`
+	Duration time.Duration `default:"1m" placeholder:"TIME" help:"Time of arrivals after the warm-up. Default: ${default}."`
+	WarmUp   time.Duration `name:"warm-up" default:"10s" placeholder:"TIME" help:"Time in front that is not counted. Default: ${default}."`
 
-	Requests     int           `default:"500" placeholder:"N" help:"Requests; with chat, about so many turns. Default: ${default}."`
-	Prefixes     int           `default:"35" placeholder:"N" help:"Documents of rag and prefix-repetition; system texts of chat. Default: ${default}."`
-	PrefixTokens int           `default:"2000" placeholder:"N" help:"Length of each. Default: ${default}."`
-	Zipf         float64       `default:"1" placeholder:"S" help:"Skew of the documents' popularity in rag. Default: ${default}."`
-	Tail         int           `default:"100" placeholder:"N" help:"Tokens of a question or user message. Default: ${default}."`
-	Output       int           `default:"64" placeholder:"N" help:"Tokens of an answer. Default: ${default}."`
-	Turns        int           `default:"5" placeholder:"N" help:"User messages of a chat. Default: ${default}."`
-	Think        time.Duration `default:"5s" placeholder:"TIME" help:"Mean pause between an answer and the next message of a chat. Default: ${default}."`
-	TraceSpeed   float64       `default:"1" placeholder:"X" help:"How much faster than recorded a trace is played. Default: ${default}."`
-	TraceBlock   int           `default:"512" placeholder:"N" help:"Tokens of a trace's block. Default: ${default}."`
-
-	Rate        float64 `default:"2" placeholder:"N" help:"Requests (chat: conversations) per second that arrive, whether or not earlier ones are answered. Default: ${default}."`
 	Arrivals    string  `default:"poisson" enum:"poisson,constant,gamma" placeholder:"SHAPE" help:"poisson, constant or gamma. Default: ${default}."`
 	Burstiness  float64 `default:"0.25" placeholder:"X" help:"Shape of gamma arrivals: below 1 they come in bursts. Default: ${default}."`
 	Concurrency int     `placeholder:"N" help:"Keep so many requests in flight instead of arrivals at a rate."`
 
-	WarmUp  time.Duration `placeholder:"TIME" help:"Leave the requests of the beginning out of the numbers."`
 	Seed    uint64        `default:"1" placeholder:"N" help:"Which requests are drawn. Default: ${default}."`
 	Cold    bool          `default:"true" negatable:"" help:"Word all texts anew in each run, so that no cache holds them from the run before."`
 	Timeout time.Duration `default:"10m" placeholder:"TIME" help:"Longest time of a request. Default: ${default}."`
@@ -64,8 +56,11 @@ type BenchLiveCmd struct {
 
 // Run implements the command.
 func (c *BenchLiveCmd) Run(env *Env) error {
-	if c.Trace != "" {
-		c.Workload = "trace"
+	if c.Workload == "help" {
+		for _, name := range bench.SpecNames() {
+			fmt.Fprintf(env.Stdout, "%s\n    %s\n", name, bench.SpecHelp(name))
+		}
+		return nil
 	}
 	if err := c.validate(); err != nil {
 		return err
@@ -99,32 +94,20 @@ func (c *BenchLiveCmd) Run(env *Env) error {
 
 func (c *BenchLiveCmd) validate() error {
 	switch {
-	case c.Requests < 1 || c.Requests > 10_000_000:
-		return fmt.Errorf("--requests: %d; want 1 to 10000000", c.Requests)
-	case c.Prefixes < 1 || c.Prefixes > 10_000_000:
-		return fmt.Errorf("--prefixes: %d; want 1 to 10000000", c.Prefixes)
-	case c.PrefixTokens < 0 || c.PrefixTokens > 10_000_000:
-		return fmt.Errorf("--prefix-tokens: %d; want 0 to 10000000", c.PrefixTokens)
-	case c.Tail < 1 || c.Output < 1 || c.Turns < 1:
-		return errors.New("--tail, --output and --turns: want 1 or more")
-	case !(c.Rate > 0):
+	case !(c.Rate >= 0):
 		return fmt.Errorf("--rate: %g; want more than 0", c.Rate)
 	case !(c.Burstiness > 0):
 		return fmt.Errorf("--burstiness: %g; want more than 0", c.Burstiness)
-	case !(c.Zipf >= 0):
-		return fmt.Errorf("--zipf: %g; want 0 or more", c.Zipf)
 	case !(c.Speed > 0):
 		return fmt.Errorf("--speed: %g; want more than 0", c.Speed)
-	case !(c.TraceSpeed > 0) || c.TraceBlock < 1:
-		return errors.New("--trace-speed and --trace-block: want more than 0")
-	case c.Concurrency < 0 || c.WarmUp < 0 || c.Timeout <= 0:
-		return errors.New("--concurrency and --warm-up: want 0 or more; --timeout: want more than 0")
+	case c.Block < 1:
+		return fmt.Errorf("--block: %d; want 1 or more", c.Block)
+	case c.Concurrency < 0:
+		return fmt.Errorf("--concurrency: %d; want 0 (none) or more", c.Concurrency)
+	case c.Duration <= 0 || c.WarmUp < 0 || c.Timeout <= 0:
+		return errors.New("--duration, --timeout: want more than 0; --warm-up: want 0 or more")
 	case !(c.Goal > 0 && c.Goal <= 1):
 		return fmt.Errorf("--goal: %g; want more than 0, at most 1", c.Goal)
-	case c.Workload == "trace" && c.Trace == "":
-		return errors.New("--workload trace: name the file with --trace")
-	case c.Workload == "chat" && c.Arrivals != "poisson":
-		return errors.New("--arrivals: conversations start as a Poisson process; later turns follow their answers")
 	}
 	return nil
 }
@@ -170,11 +153,8 @@ func (c *BenchLiveCmd) live(targets []bench.Target, client *http.Client) (*bench
 		c.salt = rand.Uint64() >> 11 // exact in JSON readers that know only floats
 	}
 	l := &bench.Live{
-		Targets: targets, Workload: w, Seed: c.Seed,
+		Targets: targets, Workload: w, Seed: c.Seed, Concurrent: c.Concurrency,
 		Speed: c.Speed, Timeout: c.Timeout, HTTP: client,
-	}
-	if c.Workload != "chat" { // whose users are as many, and some of them think
-		l.Concurrent = c.Concurrency
 	}
 	for i := range targets {
 		// Endpoints that share engines after all must not warm each other's caches.
@@ -188,40 +168,37 @@ func (c *BenchLiveCmd) live(targets []bench.Target, client *http.Client) (*bench
 	return l, nil
 }
 
+// workload makes what is sent. A rate is of requests, but for conversations and
+// agents.
 func (c *BenchLiveCmd) workload() (bench.Workload, error) {
+	length := c.WarmUp + c.Duration
 	var w bench.Workload
-	switch c.Workload {
-	case "chat":
-		chat := bench.Chat{
-			Sessions: (c.Requests + c.Turns - 1) / c.Turns, Rate: c.Rate, Groups: c.Prefixes, SystemTokens: c.PrefixTokens,
-			Turns: bench.Fixed(c.Turns), User: bench.Fixed(c.Tail), Output: bench.Fixed(c.Output), Think: c.Think,
-		}
-		if c.Concurrency > 0 {
-			chat.Rate, chat.Users = 0, c.Concurrency
-		}
-		return chat, nil
-	case "trace":
-		t, err := bench.OpenTrace(c.Trace, c.TraceBlock, c.TraceSpeed)
+	if c.Trace != "" {
+		c.Rate = cmp.Or(c.Rate, 1)
+		t, err := bench.OpenTrace(c.Trace, c.Block, c.Rate)
 		if err != nil {
 			return nil, err
 		}
-		return t.Head(c.Requests), nil
-	case "prefix-repetition":
-		c.Zipf = 0
-		fallthrough
-	default:
-		w = bench.RAG{
-			Requests: c.Requests, Rate: c.Rate, Prefixes: c.Prefixes, PrefixTokens: c.PrefixTokens, Zipf: c.Zipf,
-			Tail: bench.Fixed(c.Tail), Output: bench.Fixed(c.Output),
+		w = t.Until(length)
+	} else {
+		spec, err := bench.ParseSpec(c.Workload)
+		if err != nil {
+			return nil, fmt.Errorf("--workload: %w", err)
 		}
+		c.Rate = cmp.Or(c.Rate, spec.DefaultRate(1))
+		w = spec.Workload(c.Rate, length)
 	}
-	switch c.Arrivals {
-	case "constant":
-		w = bench.Spaced(w, bench.Arrivals{Rate: c.Rate, Burstiness: math.Inf(1)})
-	case "gamma":
-		w = bench.Spaced(w, bench.Arrivals{Rate: c.Rate, Burstiness: c.Burstiness})
+	if c.Arrivals == "poisson" {
+		return w, nil
 	}
-	return w, nil
+	if !bench.Independent(w) {
+		return nil, fmt.Errorf("--arrivals %s: in this workload requests follow answers; it takes rag, groups or prefix-repetition", c.Arrivals)
+	}
+	shape := c.Burstiness
+	if c.Arrivals == "constant" {
+		shape = math.Inf(1)
+	}
+	return bench.Spaced(w, bench.Arrivals{Rate: c.Rate, Burstiness: shape}), nil
 }
 
 // measure runs the benchmark and makes the report. A run that is broken off
@@ -257,18 +234,16 @@ func (c *BenchLiveCmd) measure(env *Env, l *bench.Live) (*bench.LiveReport, erro
 
 func (c *BenchLiveCmd) arrivalWords() string {
 	switch {
-	case c.Workload == "chat" && c.Concurrency > 0:
-		return fmt.Sprintf("%d users", c.Concurrency)
-	case c.Workload == "chat":
-		return fmt.Sprintf("conversations, %g/s", c.Rate)
 	case c.Concurrency > 0:
 		return fmt.Sprintf("%d in flight", c.Concurrency)
-	case c.Workload == "trace":
-		return "as recorded"
+	case c.Trace != "":
+		return fmt.Sprintf("as recorded x%g", c.Rate)
 	case c.Arrivals == "gamma":
-		return fmt.Sprintf("gamma, burstiness %g, %g/s", c.Burstiness, c.Rate)
+		return fmt.Sprintf("gamma arrivals, burstiness %g", c.Burstiness)
+	case c.Arrivals == "constant":
+		return "constant arrivals"
 	}
-	return fmt.Sprintf("%s, %g/s", c.Arrivals, c.Rate)
+	return "arrivals of its own"
 }
 
 // deliver prints the report and writes the page.

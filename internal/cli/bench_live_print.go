@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -20,8 +21,9 @@ import (
 type liveProgress struct {
 	out      io.Writer
 	terminal bool
-	width    int // of the terminal in columns; 0 when it does not tell
-	total    int // requests of all targets
+	width    int           // of the terminal in columns; 0 when it does not tell
+	total    int           // requests of all targets; 0 when nobody knows before the end
+	length   time.Duration // of arrivals in wall time
 	speed    float64
 	begun    time.Time
 
@@ -33,9 +35,9 @@ type liveProgress struct {
 const livePlainTick = 10 * time.Second
 
 func newLiveProgress(out io.Writer, c *BenchLiveCmd, l *bench.Live) *liveProgress {
-	p := &liveProgress{out: out, speed: c.Speed, total: c.Requests * len(l.Targets)}
-	if t, ok := l.Workload.(*bench.Trace); ok {
-		p.total = t.Len() * len(l.Targets)
+	p := &liveProgress{
+		out: out, speed: c.Speed, total: bench.Planned(l.Workload) * len(l.Targets),
+		length: time.Duration(float64(c.WarmUp+c.Duration) / c.Speed),
 	}
 	if f, ok := out.(*os.File); ok {
 		p.terminal = term.IsTerminal(int(f.Fd()))
@@ -91,14 +93,20 @@ func (p *liveProgress) start() (stop func()) {
 func (p *liveProgress) line(after time.Duration) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	left := "?"
+	part, left, of := after.Seconds()/max(p.length.Seconds(), 1e-9), p.length-after, ""
+	if p.total > 0 {
+		part = float64(p.done) / float64(p.total)
+		of = fmt.Sprintf(" of %d", p.total)
+		left = time.Duration(float64(after) * (1/max(part, 1e-9) - 1))
+	}
+	remaining := "?"
 	if p.done > 0 {
-		left = time.Duration(float64(after) / float64(p.done) * float64(max(p.total-p.done, 0))).Round(time.Second).String()
+		remaining = max(left, 0).Round(time.Second).String()
 	}
 	const width = 20
-	filled := min(width*p.done/max(p.total, 1), width)
-	return fmt.Sprintf("[%s%s] %d of %d   %d failed   TTFT P50 %.0f ms   %s left", strings.Repeat("=", filled), strings.Repeat(" ", width-filled),
-		p.done, p.total, p.failed, float64(p.ttft.Quantile(0.5).Microseconds())/1000, left)
+	filled := min(int(width*part), width)
+	return fmt.Sprintf("[%s%s] %d%s   %d failed   TTFT P50 %.0f ms   %s left", strings.Repeat("=", filled), strings.Repeat(" ", width-filled),
+		p.done, of, p.failed, float64(p.ttft.Quantile(0.5).Microseconds())/1000, remaining)
 }
 
 func (p *liveProgress) show(line string) {
@@ -199,11 +207,4 @@ func printLiveInstances(w io.Writer, targets []*bench.LiveResult) {
 	}
 }
 
-func sortedNames[V any](m map[string]V) []string {
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
