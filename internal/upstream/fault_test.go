@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,39 @@ func TestFaultsOfConnections(t *testing.T) {
 	f(testkit.Act{Fate: testkit.HangEarly}, func(c *Config) { c.HeaderTimeout = 40 * time.Second }, "timeout", 40*time.Second)
 	f(testkit.Act{Fate: testkit.Hang}, func(c *Config) { c.BodyIdleTimeout = 30 * time.Second }, "idle", 30*time.Second)
 	f(testkit.Act{Tokens: 5, Gap: 20 * time.Second, Fate: testkit.Hang}, func(c *Config) { c.BodyIdleTimeout = 30 * time.Second }, "idle", 130*time.Second)
+}
+
+// The bare connection that an unasked-for change of protocol leaves would hold
+// the request for ever, whoever gives it up.
+func TestSwitchedProtocolIsAFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := testkit.NewNetwork()
+		l := n.Listen("e:1")
+		closed := make(chan error, 1)
+		go func() {
+			conn, err := l.Accept()
+			if err != nil {
+				closed <- err
+				return
+			}
+			_, err = http.ReadRequest(bufio.NewReader(conn))
+			if err == nil {
+				_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+			}
+			if err == nil {
+				_, err = conn.Read(make([]byte, 1))
+			}
+			closed <- err
+		}()
+		_, err := exchange(t.Context(), dialed(t, n, nil, Target{Name: "gpu-7"}))
+		fault := FaultOf(err)
+		if fault == nil || fault.Class != Transient || fault.Reason != "protocol" || fault.Status != 101 || fault.Instance != "gpu-7" {
+			t.Errorf("err = %v; want a transient fault of gpu-7, status 101, protocol", err)
+		}
+		if err := <-closed; !errors.Is(err, io.EOF) {
+			t.Errorf("the instance reads %v; want EOF", err)
+		}
+	})
 }
 
 func TestFaultRefusedAndSilent(t *testing.T) {

@@ -234,11 +234,25 @@ func (in *instance) RoundTrip(req *http.Request) (*http.Response, error) {
 		c.cancel(context.Canceled)
 		return nil, fault
 	}
+	if resp.StatusCode < http.StatusOK {
+		return nil, c.switched(resp)
+	}
 	resp.Header = in.up.back.filter(resp.Header)
 	resp.Trailer = nil
 	resp.Body = newBody(c, resp.Body)
 	resp.Request = req
 	return resp, nil
+}
+
+// switched is the fault of an instance that changes to a protocol that nobody
+// asked for. Its body would be the bare connection, which no context ends.
+func (c *call) switched(resp *http.Response) *Fault {
+	_ = resp.Body.Close() // there is nothing on it to lose
+	c.cancel(context.Canceled)
+	return &Fault{
+		Class: Transient, Status: resp.StatusCode, Reason: "protocol", Instance: c.in.target.Name,
+		Detail: "the instance switches protocols",
+	}
 }
 
 // outbound returns the request that leaves.
