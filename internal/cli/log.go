@@ -52,6 +52,18 @@ func (s *sieve) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// stray takes what libraries write to the standard logger. net/http quotes there
+// what an instance sends unasked, which may be an answer, so nothing from a
+// quotation mark on is passed on.
+type stray struct{ log *slog.Logger }
+
+// Write passes one message on. The standard logger writes each in one piece.
+func (s stray) Write(b []byte) (int, error) {
+	text, _, _ := strings.Cut(strings.TrimSpace(string(b)), `"`)
+	s.log.Warn("a library complains", slog.String("text", text))
+	return len(b), nil
+}
+
 // newLogger returns a logger in the format, text or json, at a level that can be
 // changed.
 func newLogger(w io.Writer, format string, level *slog.LevelVar) *slog.Logger {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"os"
@@ -281,5 +283,22 @@ func TestSieve(t *testing.T) {
 	write("first-secret second-secret\n")
 	if got, want := out.String(), "a first-secret b\na ******** b\n******** ********\n"; got != want {
 		t.Errorf("written: %q; want %q", got, want)
+	}
+}
+
+// What net/http writes to the standard logger must not carry an answer past the
+// log's format.
+func TestStandardLogger(t *testing.T) {
+	p := start(t, "serve", "-u", "127.0.0.1:1", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
+	p.value("msg=serving", "admin")
+	log.Printf("Unsolicited response received on idle HTTP channel starting with %q; err=%v", "the answer", io.EOF)
+	if !strings.Contains(p.log.String(), "starting with") {
+		t.Error("the line of the standard logger is lost")
+	}
+	mustNotContain(t, "log", p.log.String(), "the answer")
+	for line := range strings.Lines(p.log.String()) {
+		if !strings.HasPrefix(line, "time=") {
+			t.Errorf("no line of the log: %s", line)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -48,6 +49,8 @@ func (c *ServeCmd) Run(env *Env) error {
 	if err != nil {
 		return report(env, err)
 	}
+	log.SetFlags(0)
+	log.SetOutput(stray{g.log})
 	version, goVersion := telemetry.Build()
 	g.log.Info("warmroute", slog.String("version", version), slog.String("go", goVersion), slog.String("config", cmp.Or(cfg.Path(), "flags")))
 	for _, w := range cfg.Warnings() {
