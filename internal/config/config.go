@@ -100,16 +100,42 @@ type Routing struct {
 	// and bring fewer of them together. Default 100.
 	HashChars int `yaml:"hash_chars"`
 
+	// Shadow lists policies that run beside the live one on the same requests and
+	// only predict what they would have come to; see docs/policies.md. They cost
+	// time of the processor and ShadowMemory. Default none.
+	Shadow []string `yaml:"shadow"`
+	// ShadowSample is the share of the requests, or sessions, that Shadow looks
+	// at, above 0 to 1. Less costs less, and shows conversations that come without
+	// a session's name as colder than they are. Default 1.
+	ShadowSample float64 `yaml:"shadow_sample"`
+	// ShadowMemory is the most that each policy of Shadow takes for each pool, to
+	// know what it would have placed where. Default 16 MiB.
+	ShadowMemory int64 `yaml:"shadow_memory" unit:"bytes"`
+	// Adaptive is on or off. On, the policies of Shadow may take the place of a
+	// pool's policy, and the cost policy's Congestion may become a quarter of what
+	// it is or four times as much, when the evidence is clear; each change is
+	// logged with its reason. Off, and at each start, pools have the policy that is
+	// configured. Default "off".
+	Adaptive string `yaml:"adaptive" enum:"off,on"`
+
 	route.Config `yaml:",inline"`
 }
 
 // maxHashChars is the longest prefix that SageMaker's PREFIX_AWARE routing takes.
 const maxHashChars = 65536
 
+// Bounds of the index of one shadow policy: what the smallest index needs, and
+// four times what the gateway's own has by default.
+const (
+	minShadowMemory = 4 << 20
+	maxShadowMemory = 1 << 30
+)
+
 // notes says of keys what neither their type nor their name does, by type and
 // key.
 var notes = map[string]note{
 	"config.Routing.policy":        {allowed: route.Policies()},
+	"config.Routing.shadow":        {allowed: route.Policies()},
 	"index.Config.memory":          {bytes: true},
 	"fleet.PoolConfig.policy":      {allowed: route.Policies()},
 	"fleet.InstanceConfig.profile": {allowed: route.Engines()},
@@ -130,7 +156,7 @@ func Default() Config {
 		Admin:    Admin{Listen: "127.0.0.1:9091"},
 		Log:      Log{Level: "info", Format: "text", Access: true},
 		Proxy:    proxy.Default(),
-		Routing:  Routing{Policy: route.Cost, HashChars: 100, Config: route.Default()},
+		Routing:  Routing{Policy: route.Cost, HashChars: 100, ShadowSample: 1, ShadowMemory: 16 << 20, Adaptive: "off", Config: route.Default()},
 		Cache:    index.Default(),
 		Fleet:    fleet.Default(),
 		Upstream: upstream.Default(),
@@ -143,9 +169,7 @@ func (c *Config) Validate() []error {
 	if c.Admin.Listen != "" && sameAddress(c.Server.Listen, c.Admin.Listen) {
 		faults = append(faults, fmt.Errorf("server.listen: %s is taken by admin.listen, %s; they need two ports", c.Server.Listen, c.Admin.Listen))
 	}
-	if n := c.Routing.HashChars; n < 1 || n > maxHashChars {
-		faults = append(faults, fmt.Errorf("routing.hash_chars: %d; want 1 to %d", n, maxHashChars))
-	}
+	faults = append(faults, c.Routing.validate()...)
 	for _, s := range []struct {
 		name   string
 		faults []error
@@ -164,6 +188,20 @@ func (c *Config) Validate() []error {
 		faults = append(faults, errors.New("pools: none; give at least one pool with its instances"))
 	}
 	return append(faults, fleet.ValidatePools(c.Pools)...)
+}
+
+// validate reports the faults of what is not the policies' own.
+func (r *Routing) validate() (errs []error) {
+	if n := r.HashChars; n < 1 || n > maxHashChars {
+		errs = append(errs, fmt.Errorf("routing.hash_chars: %d; want 1 to %d", n, maxHashChars))
+	}
+	if s := r.ShadowSample; !(s > 0 && s <= 1) {
+		errs = append(errs, fmt.Errorf("routing.shadow_sample: %g; want more than 0, and 1 at most", s))
+	}
+	if m := r.ShadowMemory; m < minShadowMemory || m > maxShadowMemory {
+		errs = append(errs, fmt.Errorf("routing.shadow_memory: %s; want %s to %s", formatSize(m), formatSize(minShadowMemory), formatSize(maxShadowMemory)))
+	}
+	return errs
 }
 
 func (s Server) validate() (errs []error) {

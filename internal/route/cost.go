@@ -12,6 +12,7 @@ type Terms struct {
 	Admission    float64 `json:"admission_s"`     // until the KV cache has room
 	Prefill      float64 `json:"prefill_s"`       // own prefill
 	Thrift       float64 `json:"thrift"`          // price of a second of prefill wherever it is
+	Copy         float64 `json:"copy"`            // price of a second of prefill that another candidate need not do
 	Congestion   float64 `json:"congestion"`      // price of a second of prefill: those who will wait behind it
 	Memory       float64 `json:"memory"`          // price of a second of prefill: what it evicts
 	Interference float64 `json:"interference"`    // price of a second of prefill: streams that it slows
@@ -24,17 +25,18 @@ func (t *Terms) Ready() float64 { return t.Wait + t.Admission + t.Prefill }
 
 // Total is J: the expected time to first token and the harm done to others.
 func (t *Terms) Total() float64 {
-	return t.Wait + t.Admission + t.Prefill*(1+t.Thrift+t.Congestion+t.Memory+t.Interference) + t.Decode + t.Doubt
+	return t.Wait + t.Admission + t.Prefill*(1+t.Thrift+t.Copy+t.Congestion+t.Memory+t.Interference) + t.Decode + t.Doubt
 }
 
 // cost chooses the candidate with the lowest price in seconds:
 //
-//	J = W + A + pt*(1 + thrift + kappa + eps + i*D) + s*E[out]*DecodeCtx*(ctx - crowd)
+//	J = W + A + pt*(1 + thrift + copy + kappa + eps + i*D) + s*E[out]*DecodeCtx*(ctx - crowd)
 //
-// Greed for one's own time to first token (thrift = kappa = eps = 0) makes all later arrivals wait; a fleet-wide price pins
+// Greed for one's own time to first token (thrift = copy = kappa = eps = 0) makes all later arrivals wait; a fleet-wide price pins
 // everything when one prefix is hot or the fleet is just full. So kappa is local: an uncached token delays those who arrive at
 // this instance while it is busy. Thrift is what prefill costs the fleet even on an idle instance: without it the second of two
-// siblings does their common prefix again elsewhere rather than wait as long for it. The last term counts only what exceeds a
+// siblings does their common prefix again elsewhere rather than wait as long for it. Copy is the same for the part of the prompt
+// that another candidate holds: a second copy takes memory from others, too. The last term counts only what exceeds a
 // crowd, half as much again as the mean: priced in full, it moves long answers to whoever is a little emptier, and 150 groups of
 // prompts never find their homes; without it, a hot prefix with long answers stays on one instance while others idle. Constants
 // and their sources are in Default.
@@ -53,13 +55,32 @@ func (*cost) Name() string { return Cost }
 
 // quote is what all prices for one request have in common.
 type quote struct {
-	tokens float64 // of the prompt
-	output float64 // tokens of the answer, discounted
-	crowd  float64 // context tokens from which an instance is crowded
+	tokens  float64 // of the prompt
+	output  float64 // tokens of the answer, discounted
+	crowd   float64 // context tokens from which an instance is crowded
+	longest float64 // longest match among the candidates, in tokens
 }
 
 func (p *cost) quote(r *Request, cs []Candidate) quote {
-	return quote{tokens: float64(r.Tokens), output: p.cfg.DecodeShare * float64(r.Output), crowd: crowd(cs)}
+	q := quote{tokens: float64(r.Tokens), output: p.cfg.DecodeShare * float64(r.Output)}
+	// The sum is of whole numbers, so the order of the candidates does not show in it.
+	context, n, longest := int64(0), int64(0), 0
+	for i := range cs {
+		x := &cs[i]
+		if x.Excluded != Eligible {
+			continue
+		}
+		context += int64(x.Load.Context)
+		n++
+		if x.Match > longest {
+			longest = x.Match
+		}
+	}
+	if n > 0 {
+		q.crowd = crowdFactor * float64(context) / float64(n)
+	}
+	q.longest = float64(longest)
+	return q
 }
 
 // price is the total of terms and the expected time to first token, at a third of the time.
@@ -67,7 +88,7 @@ func (p *cost) price(q *quote, x *Candidate) (total, ready float64) {
 	s, l := p.speed(x), &x.Load
 	u := p.uncached(q, x)
 	pt, w := prefillTime(s, u, q.tokens), wait(s, l, u)+admission(s, l, u)
-	total = w + pt*(1+p.cfg.Thrift+p.congestion(l, w)+p.memory(l)+p.interference(l)) + decode(q, s, l) + doubt(s, l, u, w+pt)
+	total = w + pt*(1+p.cfg.Thrift+p.copied(q, x, u)+p.congestion(l, w)+p.memory(l)+p.interference(l)) + decode(q, s, l) + doubt(s, l, u, w+pt)
 	return total, w + pt
 }
 
@@ -76,7 +97,8 @@ func (p *cost) terms(q *quote, x *Candidate) Terms {
 	s, l := p.speed(x), &x.Load
 	u := p.uncached(q, x)
 	t := Terms{Uncached: u, Prefill: prefillTime(s, u, q.tokens), Wait: wait(s, l, u), Admission: admission(s, l, u)}
-	t.Thrift, t.Congestion = p.cfg.Thrift, p.congestion(l, t.Wait+t.Admission)
+	t.Thrift, t.Copy = p.cfg.Thrift, p.copied(q, x, u)
+	t.Congestion = p.congestion(l, t.Wait+t.Admission)
 	t.Memory, t.Interference = p.memory(l), p.interference(l)
 	t.Decode, t.Doubt = decode(q, s, l), doubt(s, l, u, t.Ready())
 	return t
@@ -93,20 +115,16 @@ func (p *cost) speed(x *Candidate) *Speed {
 // crowdFactor is how far above the mean an instance's context must be to count as crowded: by less, instances differ by chance.
 const crowdFactor = 1.5
 
-// crowd is the number of context tokens from which an instance counts as crowded. The sum is of whole numbers, so the order of the
-// candidates does not show in it.
-func crowd(cs []Candidate) float64 {
-	sum, n := int64(0), int64(0)
-	for i := range cs {
-		if cs[i].Excluded == Eligible {
-			sum += int64(cs[i].Load.Context)
-			n++
-		}
-	}
-	if n == 0 {
+// copied is the price of the share of the prefill that another candidate holds.
+func (p *cost) copied(q *quote, x *Candidate, u float64) float64 {
+	held := q.longest - float64(x.Match)
+	switch {
+	case held <= 0:
 		return 0
+	case held > u:
+		return p.cfg.Copy
 	}
-	return crowdFactor * float64(sum) / float64(n)
+	return p.cfg.Copy * held / u
 }
 
 // uncached is the number of tokens to prefill. What was there once has a small chance to be there still. So among equals the

@@ -16,6 +16,22 @@ import (
 // simple is an engine whose numbers can be done in the head: 1 ms per token, 10 ms per step, 1000 tokens in a step.
 var simple = Speed{PrefillToken: 1e-3, DecodeBase: 10e-3, StepTokens: 1000}
 
+func TestCopied(t *testing.T) {
+	p := newCost(Default())
+	f := func(longest, match, u, want float64) {
+		t.Helper()
+		if got := p.copied(&quote{longest: longest}, &Candidate{Match: int(match)}, u); got != want {
+			t.Errorf("%g uncached tokens after %g, while another holds %g: copied is priced %g; want %g", u, match, longest, got, want)
+		}
+	}
+	f(0, 0, 500, 0)
+	f(400, 400, 100, 0)     // the longest match itself
+	f(400, 0, 500, 0.2)     // 400 of the 500 are a second copy
+	f(400, 200, 300, 0.5/3) // 200 of the 300
+	f(400, 0, 100, 0.25)    // what a ghost may hold does not make it more than the whole
+	f(100, 400, 100, 0)     // an excluded candidate may hold more than the longest
+}
+
 func TestTerms(t *testing.T) {
 	f := func(s Speed, l Load, r Request, match, known int, want Terms) {
 		t.Helper()

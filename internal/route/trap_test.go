@@ -82,21 +82,29 @@ func TestTrap_UnhealthyInstanceChangesNothing(t *testing.T) {
 }
 
 func TestTrap_SiblingsStayTogether(t *testing.T) {
-	f := newRig(t, eager(t), 8)
-	for i := range 8 {
-		f.warm(i)
+	f := func(shared int, gap time.Duration) {
+		t.Helper()
+		g := newRig(t, eager(t), 8)
+		for i := range 8 {
+			g.warm(i)
+		}
+		for i := range 16 {
+			g.send(Request{Output: 100}, part{"new agent", shared}, part{fmt.Sprint("branch", i), 100})
+			g.pass(gap)
+		}
+		used := 0
+		for _, n := range g.served() {
+			used += min(n, 1)
+		}
+		if used > 2 {
+			t.Errorf("16 siblings of %d tokens, one every %v: %v; want one or two instances", shared, gap, g.served())
+		}
 	}
-	for i := range 16 {
-		f.send(Request{Output: 100}, part{"new agent", 8000}, part{fmt.Sprint("branch", i), 100})
-		f.pass(6 * time.Millisecond)
-	}
-	used := 0
-	for _, n := range f.served() {
-		used += min(n, 1)
-	}
-	if used > 2 {
-		t.Errorf("16 siblings within 100 ms: %v; want one or two instances", f.served())
-	}
+	f(8000, 6*time.Millisecond)
+	f(8000, 0)
+	f(2000, 6*time.Millisecond)
+	f(2000, 0)
+	f(1000, 6*time.Millisecond)
 }
 
 func TestTrap_HotPrefixOverflowsToSeveral(t *testing.T) {
