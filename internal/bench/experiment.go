@@ -23,9 +23,9 @@ type Cell struct {
 	Settings
 	// Rate is shown in the report of a sweep.
 	Rate float64
-	// Knowledge asks for the three rows of the cost policy: with reports,
+	// AllKnowledge asks for the three rows of the cost policy: with reports,
 	// without, and with exact knowledge.
-	Knowledge bool
+	AllKnowledge bool
 }
 
 // Experiment plays cells with policies and seeds, several at a time.
@@ -90,11 +90,11 @@ func (e *Experiment) plan() ([]*row, []runOf) {
 	}
 	for i, c := range e.Cells {
 		for _, p := range e.Policies {
-			add(&row{cell: i, policy: p, knowledge: c.Settings.Knowledge})
+			add(&row{cell: i, policy: p, knowledge: c.Knowledge})
 		}
-		if c.Knowledge && slices.Contains(e.Policies, route.Cost) {
+		if c.AllKnowledge && slices.Contains(e.Policies, route.Cost) {
 			for _, k := range []Knowledge{Reports, NoReports, Exact} {
-				if k != c.Settings.Knowledge {
+				if k != c.Knowledge {
 					add(&row{cell: i, policy: route.Cost, knowledge: k})
 				}
 			}
@@ -249,7 +249,7 @@ func (e *Experiment) cell(number int, rows []*row) (CellReport, bool) {
 		out.Duration = max(out.Duration, secondsOf(r.length))
 		named := r.report
 		named.Seeds, named.CDF, named.Instances, named.Curve = nil, nil, nil, nil
-		if r.knowledge == c.Settings.Knowledge {
+		if r.knowledge == c.Knowledge {
 			out.Policies = append(out.Policies, r.report)
 			// The offered load of a closed loop depends on the policy; the cost policy's stands for all.
 			if r.policy == route.Cost || out.Offered == 0 {
@@ -257,7 +257,7 @@ func (e *Experiment) cell(number int, rows []*row) (CellReport, bool) {
 				out.Load = rounded(ratio(r.offered, coldCapacity(c.Profiles, r.prompts)), 3)
 			}
 		}
-		if c.Knowledge && r.policy == route.Cost {
+		if c.AllKnowledge && r.policy == route.Cost {
 			out.Knowledge = append(out.Knowledge, named)
 		}
 	}

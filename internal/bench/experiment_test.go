@@ -30,7 +30,7 @@ func tiny(t *testing.T) Experiment {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return Cell{Name: name, About: "a test", Knowledge: true, Settings: Settings{
+		return Cell{Name: name, About: "a test", AllKnowledge: true, Settings: Settings{
 			Workload: w, Profiles: profiles, KVTokens: 40_000, Assumed: 1, WarmUp: 5 * time.Second, CurveStep: 10 * time.Second,
 		}}
 	}
@@ -238,7 +238,7 @@ func TestSweepFindsTheKnee(t *testing.T) {
 		c := base
 		w := base.Workload.(RAG)
 		w.Prefixes, w.Rate, w.Requests = 60, rate, int(rate*20)
-		c.Settings.Workload, c.Rate = w, rate
+		c.Workload, c.Rate = w, rate
 		return c, nil
 	}}
 	s.Seeds = s.Seeds[:1]

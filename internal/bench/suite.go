@@ -229,7 +229,7 @@ func (c *suiteCell) cell(s scale) (Cell, error) {
 	if err != nil {
 		return Cell{}, err
 	}
-	out := Cell{Name: c.name, About: c.about, Knowledge: true}
+	out := Cell{Name: c.name, About: c.about, AllKnowledge: true}
 	for _, e := range c.engines {
 		fleet, err := Fleet(e.name, e.n)
 		if err != nil {
@@ -237,7 +237,7 @@ func (c *suiteCell) cell(s scale) (Cell, error) {
 		}
 		out.Profiles = slices.Concat(out.Profiles, fleet)
 	}
-	out.Settings.Workload, out.KVTokens, out.WarmUp = w, c.kvTokens, s.time(c.warmUp)
+	out.Workload, out.KVTokens, out.WarmUp = w, c.kvTokens, s.time(c.warmUp)
 	out.Assumed = c.assumed
 	if c.assumed == 0 {
 		out.Assumed = 1

@@ -28,8 +28,8 @@ func TestStandardSuite(t *testing.T) {
 		if err := c.validate(); err != nil || c.About == "" {
 			t.Errorf("%s: %v, about %q", c.Name, err, c.About)
 		}
-		if len(c.Profiles) < 4 || !c.Knowledge {
-			t.Errorf("%s: %d instances, knowledge %v", c.Name, len(c.Profiles), c.Knowledge)
+		if len(c.Profiles) < 4 || !c.AllKnowledge {
+			t.Errorf("%s: %d instances, knowledge %v", c.Name, len(c.Profiles), c.AllKnowledge)
 		}
 	}
 	for _, s := range skipped {

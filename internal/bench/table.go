@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/warmroute/warmroute/internal/route"
@@ -72,7 +73,7 @@ func ms(v float64) string {
 
 // thousands groups digits.
 func thousands(n int64) string {
-	s := fmt.Sprint(n)
+	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]
 	}

@@ -124,17 +124,17 @@ func (c *BenchSimCmd) report(env *Env, progress *simProgress) (*bench.Report, er
 	if c.Suite != "" {
 		return c.suite(env, e)
 	}
-	make, rates, err := c.cells()
+	cellAt, rates, err := c.cells()
 	if err != nil {
 		return nil, err
 	}
 	e.Title = fmt.Sprintf("Simulated in virtual time: %s.", c.Engine)
 	if slices.Equal(c.Rate, []string{"sweep"}) {
-		s := bench.Sweep{Experiment: e, Cell: make, Start: rates[0], Objective: c.Objective}
+		s := bench.Sweep{Experiment: e, Cell: cellAt, Start: rates[0], Objective: c.Objective}
 		return s.Run(env.Ctx)
 	}
 	for _, r := range rates {
-		cell, err := make(r)
+		cell, err := cellAt(r)
 		if err != nil {
 			return nil, err
 		}
@@ -192,8 +192,8 @@ func (c *BenchSimCmd) cells() (func(rate float64) (bench.Cell, error), []float64
 		if err != nil {
 			return bench.Cell{}, err
 		}
-		cell := bench.Cell{Name: fmt.Sprintf("%s at %g", name, rate), About: "as asked for", Rate: rate, Knowledge: c.Knowledge == "all", Settings: s}
-		cell.Settings.Workload = w
+		cell := bench.Cell{Name: fmt.Sprintf("%s at %g", name, rate), About: "as asked for", Rate: rate, AllKnowledge: c.Knowledge == "all", Settings: s}
+		cell.Workload = w
 		return cell, nil
 	}, rates, nil
 }
