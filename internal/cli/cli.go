@@ -38,6 +38,7 @@ type root struct {
 	Sim     SimCmd     `cmd:"" help:"Run simulated engines, to try the gateway without a GPU."`
 	Demo    DemoCmd    `cmd:"" help:"Show the gain: the same requests under several policies, on simulated engines."`
 	Bench   BenchCmd   `cmd:"" help:"Compare policies and measure gateways."`
+	Replay  ReplayCmd  `cmd:"" help:"Tell from a log of requests what each policy would have saved. Needs no GPU."`
 	Config  ConfigCmd  `cmd:"" help:"Check, print or describe the configuration file."`
 	Version VersionCmd `cmd:"" help:"Print the version and exit."`
 }
