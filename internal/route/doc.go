@@ -10,6 +10,8 @@
 //   - spread.go, hash.go, session.go: the policies that it is compared with and that some pools want.
 //   - least.go, gated.go, weighted.go, backlog.go: the published rules of other routers, for comparison.
 //   - hall.go: the room where requests wait that are held back by a decision.
+//   - virtual.go: a fleet in predictions only, for policies that run beside the live one.
+//   - adapt.go: when to let one of them take its place.
 //   - explain.go: why a decision was what it was.
 //   - config.go: settings, their sources, and New.
 //
