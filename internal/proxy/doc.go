@@ -19,7 +19,8 @@
 // Reading order: config.go, gateway.go, endpoint.go, exchange.go, body.go,
 // place.go, attempt.go, stream.go, commit.go, answer.go, conclude.go, learn.go,
 // client.go (the only writer to the client), fault.go, header.go, explain.go,
-// record.go, models.go, session.go, thread.go, budget.go, roster.go.
+// record.go, models.go, session.go, thread.go, budget.go, roster.go; shadow.go
+// (policies that only predict) stands beside all of it.
 //
 // # What is decided here
 //
@@ -35,7 +36,7 @@
 //   - After a heartbeat the status is 200, and what would have been an error
 //     answer is an error event.
 //
-// Lock order: Gateway.mu, desk.mu, then those of fleet and index. budget, roster,
-// threads and lessons are taken last. Gateway.Watch is called under the fleet's
-// lock, which nothing here takes while it holds another.
+// Lock order: Gateway.mu, desk.mu or Shadow.mu (never both), then those of fleet
+// and index. budget, roster, threads and lessons are taken last. Gateway.Watch is
+// called under the fleet's lock, which nothing here takes while it holds another.
 package proxy

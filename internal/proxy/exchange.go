@@ -39,6 +39,8 @@ type exchange struct {
 	desk   *desk
 	order  order
 
+	glimpse *glimpse // the shadow's; nil when there is none
+
 	promptBytes int64 // of the canonical prompt
 	text        bool  // the canonical prompt is text: it may teach bytes per token
 	single      bool  // the prompt is one sequence for the engine, without media
@@ -68,6 +70,7 @@ func (x *exchange) close() {
 	x.out.end()
 	x.letGo()
 	if x.hasher != nil {
+		x.glimpse.end(&x.rec, x.hasher.Chain())
 		hashers.Put(x.hasher)
 	}
 	x.rec.End = time.Now()
@@ -318,6 +321,7 @@ func (x *exchange) serve() *refusal {
 	if x.g.cfg.Heartbeat > 0 && x.rec.Streamed {
 		x.out.startPulse(x.g.cfg.Heartbeat, x.fillHeartbeat)
 	}
+	x.glimpse = x.order.rule.Shadow.watch(x.pool, &x.order, x.g.deps.BlockBytes)
 	var last *upstream.Fault
 	for {
 		x.desk.place(x.ctx, &x.order)

@@ -46,6 +46,8 @@ type Rule struct {
 	// HeadChars is the number of Unicode characters of the prompt that make the
 	// key of the hash policies. Zero means that the policy needs none.
 	HeadChars int
+	// Shadow runs other policies beside it. Nil runs none.
+	Shadow *Shadow
 }
 
 // Gateway is the data plane: an [http.Handler] that sends each request to the
