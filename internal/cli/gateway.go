@@ -93,7 +93,7 @@ func newGateway(cfg *config.Config, load func() (*config.Config, error), w world
 	if err != nil {
 		return nil, fmt.Errorf("build fleet: %w", err)
 	}
-	g.rules = newRules(g.log, cfg.Routing)
+	g.rules = newRules(g.log, cfg.Routing, shadows{index: g.index, metrics: g.metrics})
 	g.proxy, err = proxy.New(cfg.Proxy, proxy.Deps{
 		Fleet: g.fleet, Index: g.index, BlockBytes: cfg.Cache.BlockBytes,
 		Rule: g.rules.of, Recorder: g.recorder, Log: g.log,
@@ -181,7 +181,8 @@ func (g *gateway) sources() telemetry.Sources {
 			s := g.index.Stats()
 			return telemetry.Index{Bytes: s.Bytes, LimitBytes: s.Limit, Blocks: s.Blocks, Runs: s.Runs, Forgotten: s.Forgotten}
 		},
-		Held: g.proxy.Held,
+		Held:     g.proxy.Held,
+		Policies: g.rules.live,
 	}
 }
 

@@ -35,7 +35,7 @@ func TestRulesKeepPolicies(t *testing.T) {
 	pinned, _ := f.Pool("pinned")
 	plain, _ := f.Pool("plain")
 	settings := config.Default().Routing
-	rs := newRules(slog.New(slog.DiscardHandler), settings)
+	rs := newRules(slog.New(slog.DiscardHandler), settings, shadows{})
 	first, plainFirst := rs.of(pinned).Policy, rs.of(plain).Policy
 	if got := first.Name(); got != route.Session {
 		t.Errorf("policy = %s; want %s", got, route.Session)
@@ -65,7 +65,7 @@ func TestRulesOfHashPolicies(t *testing.T) {
 	f := newFleet(t, fleet.PoolConfig{Model: "hashed", Policy: route.PrefixHash}, fleet.PoolConfig{Model: "plain"})
 	settings := config.Default().Routing
 	settings.HashChars, settings.MaxHold, settings.TTFTObjective = 1024, time.Second, 2*time.Second
-	rs := newRules(slog.New(slog.DiscardHandler), settings)
+	rs := newRules(slog.New(slog.DiscardHandler), settings, shadows{})
 	hashed, _ := f.Pool("hashed")
 	plain, _ := f.Pool("plain")
 	if got := rs.of(hashed).HeadChars; got != 1024 {
@@ -81,7 +81,7 @@ func TestRulesOfHashPolicies(t *testing.T) {
 
 func TestRulesForgetPools(t *testing.T) {
 	f := newFleet(t, fleet.PoolConfig{Model: "old"})
-	rs := newRules(slog.New(slog.DiscardHandler), config.Default().Routing)
+	rs := newRules(slog.New(slog.DiscardHandler), config.Default().Routing, shadows{})
 	old, _ := f.Pool("old")
 	rs.of(old)
 	if err := f.Apply([]fleet.PoolConfig{{Model: "new", Instances: []fleet.InstanceConfig{{URL: "http://a:80"}}}}); err != nil {
@@ -104,7 +104,7 @@ func BenchmarkRules(b *testing.B) {
 		b.Fatal(err)
 	}
 	p, _ := f.Pool("m")
-	rs := newRules(slog.New(slog.DiscardHandler), config.Default().Routing)
+	rs := newRules(slog.New(slog.DiscardHandler), config.Default().Routing, shadows{})
 	b.ReportAllocs()
 	for b.Loop() {
 		rs.of(p)

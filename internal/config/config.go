@@ -101,21 +101,21 @@ type Routing struct {
 	HashChars int `yaml:"hash_chars"`
 
 	// Shadow lists policies that run beside the live one on the same requests and
-	// only predict what they would have come to; see docs/policies.md. They cost
-	// time of the processor and ShadowMemory. Default none.
+	// only predict what they would have come to; docs/policies.md says how. Each
+	// takes some time of the processor and at most ShadowMemory. Default none.
 	Shadow []string `yaml:"shadow"`
-	// ShadowSample is the share of the requests, or sessions, that Shadow looks
-	// at, above 0 to 1. Less costs less, and shows conversations that come without
-	// a session's name as colder than they are. Default 1.
+	// ShadowSample is the share of the requests that shadow policies look at, above
+	// 0 to 1; sessions that have a name are in or out as a whole. Less costs less,
+	// and shows unnamed conversations as colder than they are. Default 1.
 	ShadowSample float64 `yaml:"shadow_sample"`
-	// ShadowMemory is the most that each policy of Shadow takes for each pool, to
+	// ShadowMemory is the most that each shadow policy takes for each pool, to
 	// know what it would have placed where. Default 16 MiB.
 	ShadowMemory int64 `yaml:"shadow_memory" unit:"bytes"`
-	// Adaptive is on or off. On, the policies of Shadow may take the place of a
-	// pool's policy, and the cost policy's Congestion may become a quarter of what
-	// it is or four times as much, when the evidence is clear; each change is
-	// logged with its reason. Off, and at each start, pools have the policy that is
-	// configured. Default "off".
+	// Adaptive is on or off. On, a shadow policy may take the place of a pool's
+	// policy, and the congestion price of the cost policy may become a quarter of
+	// what is configured or four times as much, when the evidence is clear; each
+	// change is logged with its reason. Off, and at each start, pools have the
+	// policy that is configured. Default "off".
 	Adaptive string `yaml:"adaptive" enum:"off,on"`
 
 	route.Config `yaml:",inline"`
@@ -283,6 +283,9 @@ func (c *Config) Warnings() []string {
 	warn := func(format string, args ...any) { ws = append(ws, fmt.Sprintf(format, args...)) }
 	if b := c.Cache.BlockBytes; b > 1024 {
 		warn("cache.block_bytes: %d bytes are about %d tokens of English; prompts that share less than one block never match", b, b/4)
+	}
+	if r := c.Routing; r.Adaptive == "on" && len(r.Shadow) == 0 && r.Policy != route.Cost {
+		warn("routing.adaptive: on, but routing.shadow names no policy that could take the place of %s", r.Policy)
 	}
 	if c.Upstream.InsecureTLS {
 		warn("upstream.insecure_tls: any certificate is accepted, so keys go to whoever answers")

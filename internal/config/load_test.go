@@ -289,8 +289,9 @@ func TestWarnings(t *testing.T) {
 	cfg := Default()
 	cfg.Cache.BlockBytes = 64 << 10
 	cfg.Upstream.InsecureTLS = true
+	cfg.Routing.Policy, cfg.Routing.Adaptive = "sticky", "on"
 	got := strings.Join(cfg.Warnings(), "\n")
-	for _, want := range []string{"cache.block_bytes: 65536 bytes are about 16384 tokens", "upstream.insecure_tls"} {
+	for _, want := range []string{"routing.adaptive: on, but routing.shadow names no policy", "cache.block_bytes: 65536 bytes are about 16384 tokens", "upstream.insecure_tls"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("warnings = %q; want one with %q", got, want)
 		}

@@ -16,6 +16,8 @@ type Sources struct {
 	Index func() Index
 	// Held returns how many requests wait for room.
 	Held func() int
+	// Policies yields each model with the name of its live policy.
+	Policies func(yield func(model, policy string) bool)
 }
 
 // Instance is the state of one instance as the gateway sees it.
@@ -51,7 +53,7 @@ type collector struct {
 	inFlight, streaming, queued                     *prometheus.Desc
 	prefill, decode                                 *prometheus.Desc
 	capacity, resident, known, flushes              *prometheus.Desc
-	held                                            *prometheus.Desc
+	held, policy                                    *prometheus.Desc
 	indexBytes, indexLimit, blocks, runs, forgotten *prometheus.Desc
 }
 
@@ -71,6 +73,7 @@ func newCollector(b *builder, m *Metrics) *collector {
 	c.known = b.desc("gauge", "instance_known_blocks", "Those and the ones believed to be evicted, kept for learning.", of...)
 	c.flushes = b.desc("counter", "instance_flushes_total", "Restarts and flushes of the instance's cache that were noticed.", of...)
 	c.held = b.desc("gauge", "queue_length", "Requests held because no instance had room.")
+	c.policy = b.desc("gauge", "live_policy", "1 for the policy that routes the model's requests.", "model", "policy")
 	c.indexBytes = b.desc("gauge", "index_bytes", "Memory that the index uses.")
 	c.indexLimit = b.desc("gauge", "index_limit_bytes", "Memory that the index may use (`cache.memory`).")
 	c.blocks = b.desc("gauge", "index_blocks", "Blocks in the index, each counted once however many instances hold it.")
@@ -83,7 +86,7 @@ func newCollector(b *builder, m *Metrics) *collector {
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.running, c.state, c.breaker, c.inFlight, c.streaming, c.queued, c.prefill, c.decode, c.capacity,
-		c.resident, c.known, c.flushes, c.held, c.indexBytes, c.indexLimit, c.blocks, c.runs, c.forgotten,
+		c.resident, c.known, c.flushes, c.held, c.policy, c.indexBytes, c.indexLimit, c.blocks, c.runs, c.forgotten,
 	} {
 		ch <- d
 	}
@@ -107,6 +110,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if src.Held != nil {
 		gauge(c.held, float64(src.Held()))
 	}
+	if src.Policies != nil {
+		c.collectPolicies(ch, src.Policies)
+	}
 	if src.Index != nil {
 		x := src.Index()
 		gauge(c.indexBytes, float64(x.Bytes))
@@ -114,6 +120,18 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.blocks, float64(x.Blocks))
 		gauge(c.runs, float64(x.Runs))
 		ch <- prometheus.MustNewConstMetric(c.forgotten, prometheus.CounterValue, float64(x.Forgotten))
+	}
+}
+
+// collectPolicies skips models that have no series of their own, and what would
+// be a second policy of one model.
+func (c *collector) collectPolicies(ch chan<- prometheus.Metric, policies func(func(model, policy string) bool)) {
+	seen := map[string]bool{Other: true}
+	for model, policy := range policies {
+		if s := c.of.model(model); !seen[s.label] {
+			seen[s.label] = true
+			ch <- prometheus.MustNewConstMetric(c.policy, prometheus.GaugeValue, 1, s.label, c.of.policies.label(policy))
+		}
 	}
 }
 

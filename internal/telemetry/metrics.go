@@ -33,6 +33,11 @@ type Metrics struct {
 	instRequests                            *prometheus.CounterVec // model, instance, class
 	instReported, instCached, instPredicted *prometheus.CounterVec // model, instance
 
+	// What would have been.
+	shadowTTFT                   *prometheus.HistogramVec // model, policy
+	shadowPrompt, shadowCached   *prometheus.CounterVec   // model, policy
+	shadowSkipped, policyChanges *prometheus.CounterVec
+
 	// What the process did.
 	reloads   *prometheus.CounterVec // result
 	reloaded  *prometheus.GaugeVec
@@ -106,6 +111,7 @@ func New(reg prometheus.Registerer) *Metrics {
 	}
 	m.registerRequests(b)
 	m.registerTokens(b)
+	m.registerShadows(b)
 	m.registerProcess(b)
 	b.reg.MustRegister(newCollector(b, m))
 	m.docs = b.docs
@@ -138,6 +144,15 @@ func (m *Metrics) registerTokens(b *builder) {
 	m.instReported = b.counter("instance_prompt_tokens_reported_total", "As `warmroute_prompt_tokens_reported_total`, by instance.", "model", "instance")
 	m.instCached = b.counter("instance_cached_tokens_total", "As `warmroute_cached_tokens_total`, by instance.", "model", "instance")
 	m.instPredicted = b.counter("instance_cached_predicted_tokens_total", "As `warmroute_cached_predicted_tokens_total`, by instance, over the same requests as the reported ones.", "model", "instance")
+}
+
+func (m *Metrics) registerShadows(b *builder) {
+	of := []string{"model", "policy"}
+	m.shadowTTFT = b.histogram("shadow_ttft_seconds", "Time to first token as predicted under a policy of `routing.shadow`, and under the live one by the same model: compare these with each other, not with `warmroute_ttft_seconds`.", ttftBuckets, of...)
+	m.shadowPrompt = b.counter("shadow_prompt_tokens_total", "Prompt tokens of the requests that were predicted under the policy.", of...)
+	m.shadowCached = b.counter("shadow_cached_tokens_total", "Of these, the tokens that would have been cached where the policy would have sent them.", of...)
+	m.shadowSkipped = b.counter("shadow_skipped_total", "Requests that no shadow policy saw because they came too fast.", "model")
+	m.policyChanges = b.counter("policy_changes_total", "Changes of the live policy by `routing.adaptive`: `switched` to the policy, or `reverted` to it. The log has the reasons.", "model", "policy", "kind")
 }
 
 func (m *Metrics) registerProcess(b *builder) {
@@ -232,6 +247,24 @@ func (m *Metrics) Gap(model string, gap time.Duration) { m.model(model).itl.Obse
 // Decided counts one choice of an instance.
 func (m *Metrics) Decided(policy, reason string) {
 	m.decisions.WithLabelValues(m.policies.label(policy), m.reasons.label(reason)).Inc()
+}
+
+// Predicted adds one request as it would have gone under a policy.
+func (m *Metrics) Predicted(model, policy string, ttft time.Duration, prompt, cached int) {
+	model, policy = m.model(model).label, m.policies.label(policy)
+	m.shadowTTFT.WithLabelValues(model, policy).Observe(ttft.Seconds())
+	m.shadowPrompt.WithLabelValues(model, policy).Add(count(prompt))
+	m.shadowCached.WithLabelValues(model, policy).Add(count(cached))
+}
+
+// Unpredicted counts a request that no shadow policy saw.
+func (m *Metrics) Unpredicted(model string) {
+	m.shadowSkipped.WithLabelValues(m.model(model).label).Inc()
+}
+
+// PolicyChanged counts a change of a model's live policy.
+func (m *Metrics) PolicyChanged(model, policy, kind string) {
+	m.policyChanges.WithLabelValues(m.model(model).label, m.policies.label(policy), kind).Inc()
 }
 
 // Retried counts a further attempt after a fault of this class.

@@ -283,6 +283,33 @@ func TestSources(t *testing.T) {
 	})
 }
 
+func TestShadows(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := New(reg)
+	m.Know("llama", "alias")
+	m.Predicted("llama", "cost", 200*time.Millisecond, 1000, 700)
+	m.Predicted("llama", "cost", 400*time.Millisecond, 500, 0)
+	m.Predicted("stranger", "random", time.Second, 10, 0)
+	m.Unpredicted("llama")
+	m.PolicyChanged("llama", "sticky", "switched")
+	m.Read(Sources{Policies: func(yield func(string, string) bool) {
+		_ = yield("llama", "sticky") && yield("stranger", "cost") && yield("alias", "cost") // the last one would fail the scrape
+	}})
+	diff(t, reg, map[string]float64{
+		`warmroute_shadow_prompt_tokens_total{model="llama",policy="cost"}`:             1500,
+		`warmroute_shadow_cached_tokens_total{model="llama",policy="cost"}`:             700,
+		`warmroute_shadow_prompt_tokens_total{model="other",policy="random"}`:           10,
+		`warmroute_shadow_skipped_total{model="llama"}`:                                 1,
+		`warmroute_policy_changes_total{kind="switched",model="llama",policy="sticky"}`: 1,
+		`warmroute_live_policy{model="llama",policy="sticky"}`:                          1,
+		`warmroute_live_policy{model="other",policy="cost"}`:                            math.NaN(),
+	})
+	h := gather(t, reg)[`warmroute_shadow_ttft_seconds{model="llama",policy="cost"}`].GetHistogram()
+	if h.GetSampleCount() != 2 || math.Abs(h.GetSampleSum()-.6) > 1e-9 {
+		t.Errorf("predicted times: %d, sum %v", h.GetSampleCount(), h.GetSampleSum())
+	}
+}
+
 func TestConcurrentUse(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
@@ -334,7 +361,12 @@ func TestDocsAreComplete(t *testing.T) {
 	m.Retried("transient")
 	m.Reloaded("applied", time.Unix(1, 0))
 	m.Snapshot("load", "none")
+	m.Know("llama")
+	m.Predicted("llama", "cost", time.Second, 100, 50)
+	m.Unpredicted("llama")
+	m.PolicyChanged("llama", "sticky", "switched")
 	m.Read(Sources{
+		Policies:  func(yield func(string, string) bool) { yield("llama", "cost") },
 		Instances: func(yield func(Instance) bool) { yield(Instance{Name: "a"}) },
 		Index:     func() Index { return Index{} },
 		Held:      func() int { return 1 },
