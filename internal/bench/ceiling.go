@@ -4,10 +4,25 @@ import "sort"
 
 // ceiling is the hit rate's upper bound: one cache without limits that sees
 // every request in order of arrival. It keeps the hashes of blocks in an
-// open-addressing table, 8 bytes each at a load of at most 3/4.
+// open-addressing table, 8 bytes each at a load of at most 3/4. The lowest bit
+// of a hash gives way to a mark: that the block was asked for again.
 type ceiling struct {
-	table []uint64 // 0 means free
-	used  int
+	table  []uint64 // 0 means free
+	used   int
+	reused int // blocks with the mark
+}
+
+// mark is the bit of a block that was asked for more than once.
+const mark = 1
+
+// reuse marks blocks that are there. As with the blocks themselves, whoever is
+// marked has only marked ones before it.
+func (c *ceiling) reuse(blocks []uint64) {
+	first := sort.Search(len(blocks), func(i int) bool { return c.table[c.slot(blocks[i])]&mark == 0 })
+	for _, b := range blocks[first:] {
+		c.table[c.slot(b)] |= mark
+		c.reused++
+	}
 }
 
 // lookup counts the leading blocks that are there. Whoever holds a block holds
@@ -37,7 +52,7 @@ func (c *ceiling) slot(b uint64) int {
 	mask := len(c.table) - 1
 	b = nonzero(b)
 	for at := int(b>>17) & mask; ; at = (at + 1) & mask {
-		if c.table[at] == b || c.table[at] == 0 {
+		if c.table[at]&^mark == b || c.table[at] == 0 {
 			return at
 		}
 	}
@@ -53,7 +68,8 @@ func (c *ceiling) grow() {
 	}
 }
 
-func nonzero(b uint64) uint64 { return max(b, 1) }
+// nonzero is a hash as the table keeps it.
+func nonzero(b uint64) uint64 { return max(b&^mark, 2) }
 
 // cacheable is how many of a prompt's complete blocks an engine can take from
 // its cache: the last token is always computed.

@@ -52,6 +52,7 @@ type row struct {
 	runs      []*world // by seed
 	report    PolicyReport
 	offered   float64
+	reused    int64 // tokens; see CellReport.WorkingSet
 	length    time.Duration
 	prompts   float64 // mean length
 }
@@ -187,6 +188,7 @@ func (e *Experiment) close(r *row) {
 		}
 		length += result.Duration.Seconds()
 		r.length = max(r.length, result.Duration)
+		r.reused = max(r.reused, int64(rec.infinite.reused)*int64(rec.blockTokens))
 		addBatches(rec, &ttft, &hits)
 		p.Seeds = append(p.Seeds, SeedResult{e.Seeds[i], result.TTFT.Mean, result.TTFT.P99, result.HitRate.Actual})
 		if span := rec.lastArrival - rec.warmUp; span > 0 {
@@ -253,7 +255,7 @@ func (e *Experiment) cell(number int, rows []*row) (CellReport, bool) {
 			out.Policies = append(out.Policies, r.report)
 			// The offered load of a closed loop depends on the policy; the cost policy's stands for all.
 			if r.policy == route.Cost || out.Offered == 0 {
-				out.Offered = rounded(r.offered, 0)
+				out.Offered, out.WorkingSet = rounded(r.offered, 0), r.reused
 				out.Load = rounded(ratio(r.offered, coldCapacity(c.Profiles, r.prompts)), 3)
 			}
 		}
@@ -275,32 +277,32 @@ func (c *CellReport) compare() {
 
 // best is the policy with the least of a measure, and the cost policy's measure
 // over the best other one's. A policy that loses more requests than another is
-// not compared with it: who drops what is slow looks fast.
+// not compared with it: who drops what is slow looks fast. One whose numbers
+// are the cost policy's decides as it does, as session does where there are no
+// sessions, and is no other.
 func (c *CellReport) best(of func(*PolicyReport) float64) (name string, cost float64) {
 	most := 0.0
 	for i := range c.Policies {
 		most = max(most, c.Policies[i].SuccessRate)
 	}
-	least, other, own := math.Inf(1), math.Inf(1), 0.0
+	own := c.policy(route.Cost)
+	least, other := math.Inf(1), math.Inf(1)
 	for i := range c.Policies {
 		p := &c.Policies[i]
 		if p.SuccessRate < most-successSlack {
 			continue
 		}
-		v := of(p)
-		if v < least {
+		if v := of(p); v < least {
 			name, least = p.Name, v
 		}
-		if p.Name == route.Cost {
-			own = v
-		} else {
-			other = min(other, v)
+		if own == nil || p.TTFT != own.TTFT || p.HitRate != own.HitRate {
+			other = min(other, of(p))
 		}
 	}
-	if own == 0 || math.IsInf(other, 1) {
+	if own == nil || own.SuccessRate < most-successSlack || math.IsInf(other, 1) {
 		return name, 0
 	}
-	return name, rounded(own/other, 4)
+	return name, rounded(ratio(of(own), other), 4)
 }
 
 // successSlack is the difference in success rates that chance explains.

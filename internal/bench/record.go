@@ -58,6 +58,7 @@ func newRecorder(s *Settings) recorder {
 func (r *recorder) arrived(f *flight) {
 	f.measured = f.At >= r.warmUp
 	known := r.infinite.lookup(f.blocks.blocks)
+	r.infinite.reuse(f.blocks.blocks[:known])
 	r.infinite.add(f.blocks.blocks, known)
 	prompt := f.engine.Prompt
 	f.ceiling = min(known, cacheable(len(prompt), r.blockTokens, f.prompt)) * r.blockTokens

@@ -28,6 +28,9 @@ type CellReport struct {
 	Engines  string `json:"engines"` // such as "7 x llama-3.1-70b-8xh100"
 	// KVTokens is the memory of all caches together.
 	KVTokens int64 `json:"kv_tokens"`
+	// WorkingSet are the different tokens that were asked for more than once during the run: caches of that size in all could hold
+	// whatever pays.
+	WorkingSet int64 `json:"working_set_tokens"`
 	// Offered are the prompt tokens per second that arrive, after the warm-up; Load is that over what the engines can prefill
 	// when nothing is cached.
 	Offered float64 `json:"offered_prompt_tokens_per_s"`

@@ -40,7 +40,7 @@ func TestStandardSuite(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"aws-8k-prefix", "rag-zipf1", "rag-hot-zipf2", "rag-thrash", "llmd-groups-30", "mooncake-conversation", "mooncake-synthetic", "chat", "agents",
+		"aws-8k-prefix", "rag-zipf1", "rag-hot-zipf2", "rag-thrash", "llmd-groups-18", "mooncake-conversation", "mooncake-synthetic", "chat", "agents",
 		"heterogeneous", "capacity-quarter", "capacity-x4", "restarts", "overload",
 	} {
 		if !names[want] {

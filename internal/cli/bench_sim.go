@@ -128,7 +128,7 @@ func (c *BenchSimCmd) report(env *Env, progress *simProgress) (*bench.Report, er
 	if err != nil {
 		return nil, err
 	}
-	e.Title = fmt.Sprintf("Simulated in virtual time: %s.", c.Engine)
+	e.Title = "Simulated in virtual time."
 	if slices.Equal(c.Rate, []string{"sweep"}) {
 		s := bench.Sweep{Experiment: e, Cell: cellAt, Start: rates[0], Objective: c.Objective}
 		return s.Run(env.Ctx)
