@@ -90,15 +90,16 @@ func (v *Virtual) Dispatch(now time.Time, r *Request, x *Candidate) time.Duratio
 		s = Unknown()
 	}
 	n, u, l := v.node(x), left(r, x), &x.Load
-	begin := now
+	// The memory that is missing for all before it is missing once, so it is not added to their prefill.
+	begin := now.Add(seconds(admission(&s, l, u)))
 	steps := u / max(float64(s.StepTokens)-l.Decoding, 1)
-	if n.free.After(now) {
+	if n.free.After(begin) {
 		begin = n.free // Its tokens fill up steps that are under way.
 	} else {
 		steps = ceil(steps)
 	}
 	work := prefillTime(&s, u, float64(max(r.Tokens, 1))) + steps*(s.DecodeBase+s.DecodeCtx*l.Context)
-	first := begin.Add(seconds(admission(&s, l, u) + work))
+	first := begin.Add(seconds(work))
 	if latest := now.Add(maxVirtualTTFT); first.After(latest) {
 		first = latest
 	}
