@@ -3,8 +3,10 @@ package cli
 import (
 	"bytes"
 	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +17,7 @@ import (
 	"github.com/warmroute/warmroute/internal/index"
 	"github.com/warmroute/warmroute/internal/route"
 	"github.com/warmroute/warmroute/internal/telemetry"
+	"github.com/warmroute/warmroute/internal/testkit"
 )
 
 func TestArmsOf(t *testing.T) {
@@ -129,6 +132,42 @@ func TestAdaptive_TunesCongestion(t *testing.T) {
 	if got := r.of(r.pool).Policy; got == first || got.Name() != route.Cost || r.liveName() != "cost_congestion_40" {
 		t.Errorf("live: %s, %s; want cost with another price", got.Name(), r.liveName())
 	}
+}
+
+// From the file to the metrics, and off again.
+func TestShadowsInService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := testkit.NewNetwork()
+		n.Serve(t, "a:80", testkit.NewEngine())
+		n.Serve(t, "b:80", testkit.NewEngine())
+		const pool = "\npools:\n  - model: m\n    instances: [{url: \"http://a:80\"}, {url: \"http://b:80\"}]\n"
+		r := newRig(t, n, pool+"routing: {shadow: [least_requests]}\n")
+		ask := func(times int) {
+			t.Helper()
+			for range times {
+				if status, body := r.chat("m"); status != http.StatusOK {
+					t.Fatalf("chat: status %d %s", status, body)
+				}
+			}
+			synctest.Wait()
+		}
+		expect := func(series, want string) {
+			t.Helper()
+			if got := r.metrics()[series]; got != want {
+				t.Errorf("%s = %q; want %q", series, got, want)
+			}
+		}
+		ask(3)
+		expect(`warmroute_live_policy{model="m",policy="cost"}`, "1")
+		expect(`warmroute_shadow_ttft_seconds_count{model="m",policy="cost"}`, "3")
+		expect(`warmroute_shadow_ttft_seconds_count{model="m",policy="least_requests"}`, "3")
+		r.write(rigHead + pool)
+		if status, result := r.reload(); status != http.StatusOK || len(result.NeedsRestart) > 0 {
+			t.Errorf("reload: status %d, %+v", status, result)
+		}
+		ask(2)
+		expect(`warmroute_shadow_ttft_seconds_count{model="m",policy="least_requests"}`, "3")
+	})
 }
 
 // Without adaptive, shadows watch and nothing else.
