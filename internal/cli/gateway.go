@@ -80,6 +80,9 @@ func newGateway(cfg *config.Config, load func() (*config.Config, error), w world
 	g.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	g.metrics = telemetry.New(g.registry)
 	g.recorder = &recorder{log: g.log, metrics: g.metrics}
+	if cfg.Log.Trace.File != "" {
+		g.recorder.trace = newTraceFile(cfg.Log.Trace, g.log)
+	}
 
 	g.index = index.New(cfg.Cache)
 	g.snapshot = &snapshot{path: cfg.Cache.Snapshot, index: g.index, log: g.log, metrics: g.metrics}

@@ -17,6 +17,7 @@ type recorder struct {
 	log     *slog.Logger
 	metrics *telemetry.Metrics
 	access  atomic.Bool // whether access lines are written
+	trace   *traceFile  // nil when there is none
 
 	models  func(name string) (fleet.Model, bool) // of the fleet; set before serving
 	running atomic.Int64                          // requests between Started and Ended
@@ -59,6 +60,9 @@ func (rec *recorder) Ended(r *proxy.Record) {
 	if r.Reason != "" {
 		rec.metrics.Decided(r.Policy, r.Reason)
 		rec.checkBlocks(r.ShortPrompt)
+	}
+	if rec.trace != nil {
+		rec.trace.record(r)
 	}
 	if rec.access.Load() && rec.log.Enabled(context.Background(), slog.LevelInfo) {
 		rec.log.LogAttrs(context.Background(), slog.LevelInfo, "request", accessAttrs(r, outcome, ttft)...)

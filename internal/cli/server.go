@@ -34,6 +34,9 @@ func (g *gateway) run(ctx context.Context) error {
 	background.Go(func() { _ = g.fleet.Run(work) }) // its error is the cause that stop gives
 	background.Go(func() { g.snapshot.run(work, cfg.Cache.SnapshotEvery) })
 	background.Go(func() { g.reloadLoop(work) })
+	if t := g.recorder.trace; t != nil {
+		background.Go(func() { t.run(work) })
+	}
 	broken := make(chan error, 2)
 	serve := func(s *http.Server, l net.Listener) {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {

@@ -89,6 +89,24 @@ type Log struct {
 	// Access writes a line for each request, at level info. It never holds
 	// prompts, answers or keys. Default true.
 	Access bool `yaml:"access"`
+	// Trace is a log of which blocks requests had, without their text.
+	Trace Trace `yaml:"trace"`
+}
+
+// Trace is a log of requests for `warmroute replay`: times, lengths, and hashes
+// of the prompts' blocks under a key that is never written. It holds no text,
+// and no text can be looked up in it.
+type Trace struct {
+	// File is where it is written. Empty writes none. Changing it needs a
+	// restart. Default "".
+	File string `yaml:"file"`
+	// MaxBytes is the size at which a new file is begun, under a new key; the
+	// hashes of two files cannot be compared. Changing it needs a restart.
+	// Default 256 MiB.
+	MaxBytes int64 `yaml:"max_bytes"`
+	// Keep is how many full files are kept beside the one that is written; they
+	// end in .1, .2 and so on. Changing it needs a restart. Default 4.
+	Keep int `yaml:"keep"`
 }
 
 // Routing chooses the instance.
@@ -137,6 +155,7 @@ var notes = map[string]note{
 	"config.Routing.policy":        {allowed: route.Policies()},
 	"config.Routing.shadow":        {allowed: route.Policies()},
 	"index.Config.memory":          {bytes: true},
+	"config.Trace.max_bytes":       {bytes: true},
 	"fleet.PoolConfig.policy":      {allowed: route.Policies()},
 	"fleet.InstanceConfig.profile": {allowed: route.Engines()},
 }
@@ -154,7 +173,7 @@ func Default() Config {
 			Grace:          10 * time.Minute,
 		},
 		Admin:    Admin{Listen: "127.0.0.1:9091"},
-		Log:      Log{Level: "info", Format: "text", Access: true},
+		Log:      Log{Level: "info", Format: "text", Access: true, Trace: Trace{MaxBytes: 256 << 20, Keep: 4}},
 		Proxy:    proxy.Default(),
 		Routing:  Routing{Policy: route.Cost, HashChars: 100, ShadowSample: 1, ShadowMemory: 16 << 20, Adaptive: "off", Config: route.Default()},
 		Cache:    index.Default(),
@@ -166,6 +185,7 @@ func Default() Config {
 // Validate reports all faults of c, each beginning with the path of its key.
 func (c *Config) Validate() []error {
 	faults := append(c.Server.validate(), c.Admin.validate()...)
+	faults = append(faults, c.Log.Trace.validate()...)
 	if c.Admin.Listen != "" && sameAddress(c.Server.Listen, c.Admin.Listen) {
 		faults = append(faults, fmt.Errorf("server.listen: %s is taken by admin.listen, %s; they need two ports", c.Server.Listen, c.Admin.Listen))
 	}
@@ -223,6 +243,16 @@ func (s Server) validate() (errs []error) {
 	}
 	if s.Grace <= 0 {
 		bad("grace: %v; want more than 0", s.Grace)
+	}
+	return errs
+}
+
+func (t Trace) validate() (errs []error) {
+	if t.MaxBytes < 64<<10 {
+		errs = append(errs, fmt.Errorf("log.trace.max_bytes: %s; want at least 64KiB", formatSize(t.MaxBytes)))
+	}
+	if t.Keep < 0 || t.Keep > 1000 {
+		errs = append(errs, fmt.Errorf("log.trace.keep: %d; want 0 to 1000", t.Keep))
 	}
 	return errs
 }

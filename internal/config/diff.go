@@ -21,6 +21,7 @@ func Diff(before, after *Config) []string {
 // restartKeys are the keys and sections that are read once, at start. All others
 // take effect when a file is loaded again.
 var restartKeys = []string{
+	"log.trace",
 	"server.listen", "server.header_timeout", "server.idle_timeout", "server.max_header_bytes",
 	"admin.listen", "log.format", "proxy", "cache", "fleet", "upstream",
 }

@@ -71,7 +71,9 @@ func (x *exchange) close() {
 	x.letGo()
 	if x.hasher != nil {
 		x.glimpse.end(&x.rec, x.hasher.Chain())
-		hashers.Put(x.hasher)
+		x.rec.Chain, x.rec.BlockBytes = x.order.chain, x.hasher.BlockBytes()
+		x.rec.PromptBytes, x.rec.Session = x.promptBytes, x.order.req.Session
+		defer hashers.Put(x.hasher) // the record's chain is in its memory
 	}
 	x.rec.End = time.Now()
 	x.rec.AnswerBytes = x.out.sent

@@ -5,6 +5,7 @@ import (
 
 	"github.com/warmroute/warmroute/internal/dialect"
 	"github.com/warmroute/warmroute/internal/upstream"
+	"github.com/warmroute/warmroute/prefix"
 )
 
 // Recorder is told what happens to requests. Its methods are called on the
@@ -59,6 +60,14 @@ type Record struct {
 	UnknownParts    int  // members of the prompt that were passed through not understood
 	ShortPrompt     bool // shorter than one block: can never match
 	Streamed        bool // the client asked for a stream
+
+	// Chain is the prompt's complete blocks of BlockBytes, hashed; PromptBytes is
+	// the length of what they were cut from. Session is the hash of the client's
+	// name for the conversation, zero without one.
+	Chain       prefix.Chain
+	BlockBytes  int
+	PromptBytes int64
+	Session     uint64
 
 	BodyBytes   int64 // of the request, unpacked
 	AnswerBytes int64 // sent to the client
