@@ -2,11 +2,13 @@ package proxy
 
 import (
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -95,12 +97,12 @@ func (r *payloadReader) Close() error {
 // readBody reads the body of r into p, at most limit bytes of it, unpacked. A
 // gzip body is unpacked here, because engines do not: they get the plain bytes.
 func readBody(p *payload, r *http.Request, limit int64) error {
-	src := io.Reader(r.Body)
+	src, packed := io.Reader(r.Body), &io.LimitedReader{R: r.Body, N: limit + 1}
+	if r.ContentLength > limit {
+		return tooLarge(limit)
+	}
 	switch enc := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); enc {
 	case "", "identity":
-		if r.ContentLength > limit {
-			return tooLarge(limit)
-		}
 		if r.ContentLength > 0 {
 			// Some more than the length, so that the end is seen without growing. A
 			// length alone must not take much memory.
@@ -108,10 +110,9 @@ func readBody(p *payload, r *http.Request, limit int64) error {
 		}
 	case "gzip", "x-gzip":
 		// The packed size needs a bound of its own: gzip members may be empty.
-		packed := &io.LimitedReader{R: r.Body, N: limit + 1}
 		z, err := gzip.NewReader(packed)
 		if err != nil {
-			return badBody("invalid_encoding", "The body is not valid gzip.")
+			return err
 		}
 		src = z
 	default:
@@ -121,7 +122,7 @@ func readBody(p *payload, r *http.Request, limit int64) error {
 		}
 	}
 	n, err := p.buf.ReadFrom(io.LimitReader(src, limit+1))
-	if n > limit {
+	if n > limit || packed.N <= 0 {
 		return tooLarge(limit)
 	}
 	if err == nil {
@@ -132,6 +133,23 @@ func readBody(p *payload, r *http.Request, limit int64) error {
 	return err
 }
 
+// isUnpacking reports whether reading a packed body failed because it is not
+// what it says that it is. One that breaks off looks the same.
+func isUnpacking(err error) bool {
+	if _, ok := errors.AsType[flate.CorruptInputError](err); ok {
+		return true
+	}
+	return errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// isBroken reports whether reading failed because of the connection.
+func isBroken(err error) bool {
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return true
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, http.ErrBodyReadAfterClose)
+}
+
 func tooLarge(limit int64) error {
 	return &dialect.Error{
 		Status: http.StatusRequestEntityTooLarge, Type: invalidRequest, Code: "request_too_large",
@@ -139,7 +157,7 @@ func tooLarge(limit int64) error {
 	}
 }
 
-func badBody(code, message string) error {
+func badBody(code, message string) *dialect.Error {
 	return &dialect.Error{Status: http.StatusBadRequest, Type: invalidRequest, Code: code, Message: message}
 }
 

@@ -1,13 +1,10 @@
 package proxy
 
 import (
-	"compress/flate"
-	"compress/gzip"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"io"
 	randv2 "math/rand/v2"
 	"net/http"
 	"os"
@@ -59,6 +56,12 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	x.rec.Received = time.Now()
 	x.explain = g.cfg.Explain && wantsExplanation(r.Header)
 	w.Header()["X-Request-Id"] = []string{x.rec.ID}
+	if d := g.cfg.ReadTimeout; d > 0 && r.Body != http.NoBody {
+		// For every request, because before the server sends an answer it waits for
+		// what was not read of a body. A connection without deadlines is one of a
+		// test or has its own.
+		_ = x.out.ctl.SetReadDeadline(x.rec.Received.Add(d))
+	}
 	return x
 }
 
@@ -162,12 +165,8 @@ func (x *exchange) receive() *refusal {
 		return x.refuseBody(err)
 	}
 	x.body = newPayload()
-	if d := x.g.cfg.ReadTimeout; d > 0 {
-		// A connection without deadlines is one of a test or has its own.
-		_ = x.out.ctl.SetReadDeadline(time.Now().Add(d))
-	}
 	err := readBody(x.body, x.r, x.g.cfg.BodyBytes)
-	if x.g.cfg.ReadTimeout > 0 {
+	if err == nil && x.g.cfg.ReadTimeout > 0 {
 		// The server goes on reading to see whether the client leaves: it must not
 		// meet the deadline.
 		_ = x.out.ctl.SetReadDeadline(time.Time{})
@@ -198,19 +197,19 @@ func (x *exchange) refuseBody(err error) *refusal {
 	if e, ok := errors.AsType[*dialect.Error](err); ok {
 		return refuse(e)
 	}
-	_, corrupt := errors.AsType[flate.CorruptInputError](err)
-	packed := x.r.Header.Get("Content-Encoding") != ""
 	switch {
 	// Asked first, because the server calls a request off that it cannot read.
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return refuse(&dialect.Error{Status: http.StatusRequestTimeout, Type: invalidRequest, Code: "request_timeout", Message: "The body did not arrive in time."})
 	case x.r.Context().Err() != nil:
 		return gone()
-	case corrupt, errors.Is(err, gzip.ErrHeader), errors.Is(err, gzip.ErrChecksum), packed && errors.Is(err, io.ErrUnexpectedEOF):
-		return refuse(&dialect.Error{Status: http.StatusBadRequest, Type: invalidRequest, Code: "invalid_encoding", Message: "The body is not valid gzip."})
+	case x.r.Header.Get("Content-Encoding") != "" && isUnpacking(err):
+		return refuse(badBody("invalid_encoding", "The body is not valid gzip."))
+	case isBroken(err):
+		return gone()
 	}
-	// The connection broke in the middle of the body.
-	return gone()
+	// What net/http says then has no name: a chunk or a trailer is none.
+	return refuse(badBody("invalid_body", "The body's chunked transfer encoding is malformed."))
 }
 
 // prepare finds the pool and describes the request to the policy.

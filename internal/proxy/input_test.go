@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -109,6 +110,10 @@ func TestBodyLimit(t *testing.T) { // T54
 		}
 		over("declared", r.post(chatPath, chat(strings.Repeat("x", 70<<10), false)))
 		over("unpacked", r.post(chatPath, pack(t, chat(strings.Repeat("x", 1<<20), false)), "Content-Encoding", "gzip"))
+		// Stored as it is, a body is longer packed than unpacked.
+		stored := packAt(t, chat(strings.Repeat("x", 64<<10-70), false), gzip.NoCompression)
+		over("packed", r.post(chatPath, stored, "Content-Encoding", "gzip"))
+		over("packed and chunked", r.chunked(stored, "Content-Encoding", "gzip"))
 		over("chunked", r.chunked(chat(strings.Repeat("x", 70<<10), false)))
 		if a := r.post(chatPath, chat(strings.Repeat("x", 60<<10), false)); a.status != 200 {
 			t.Errorf("below the limit: got %d %s", a.status, a.body)
@@ -148,10 +153,15 @@ func TestGzipBody(t *testing.T) {
 	})
 }
 
-func pack(t testing.TB, s string) string {
+func pack(t testing.TB, s string) string { return packAt(t, s, gzip.DefaultCompression) }
+
+func packAt(t testing.TB, s string, level int) string {
 	t.Helper()
 	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
+	z, err := gzip.NewWriterLevel(&b, level)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := z.Write([]byte(s)); err != nil {
 		t.Fatal(err)
 	}
@@ -162,9 +172,9 @@ func pack(t testing.TB, s string) string {
 }
 
 // chunked posts a body of unknown length.
-func (r *rig) chunked(body string) answer {
+func (r *rig) chunked(body string, headers ...string) answer {
 	r.t.Helper()
-	req := r.request(chatPath, "")
+	req := r.request(chatPath, "", headers...)
 	req.Body, req.ContentLength, req.GetBody = io.NopCloser(strings.NewReader(body)), -1, nil
 	resp, err := r.client.Do(req)
 	if err != nil {
@@ -174,6 +184,30 @@ func (r *rig) chunked(body string) answer {
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	return answer{resp.StatusCode, resp.Header, string(b), resp.Trailer, err}
+}
+
+// raw sends the rest of a request as it is, and reads an error answer.
+func (r *rig) raw(path, rest string) (status int, e struct{ Message, Type, Param, Code string }) {
+	r.t.Helper()
+	conn, err := r.net.DialContext(r.t.Context(), "tcp", "gateway:80")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer conn.Close()
+	go func() {
+		_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\n%s", path, rest)
+	}()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		r.t.Errorf("%q: no answer: %v", rest[:min(len(rest), 80)], err)
+		return 0, e
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Errorf("%q: read answer: %v", rest[:min(len(rest), 80)], err)
+	}
+	return resp.StatusCode, errorOf(r.t, string(b))
 }
 
 func TestSlowBody(t *testing.T) {
@@ -197,6 +231,55 @@ func TestSlowBody(t *testing.T) {
 			t.Errorf("answered after %v; want %v", d, Default().ReadTimeout)
 		}
 	})
+}
+
+// The server waits for a body of known length before it answers: an answer to a
+// body that does not come must not wait for ever.
+func TestSlowBodyOfKnownLength(t *testing.T) {
+	f := func(path, headers, body string, status int, code string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, 1)
+			began := time.Now()
+			got, e := r.raw(path, headers+"Content-Length: 1000\r\n\r\n"+body)
+			if got != status || e.Code != code {
+				t.Errorf("%s %q %q: got %d %+v; want %d, %s", path, headers, body, got, e, status, code)
+			}
+			if d := time.Since(began); d != Default().ReadTimeout {
+				t.Errorf("%s %q %q: answered after %v; want %v", path, headers, body, d, Default().ReadTimeout)
+			}
+			r.idle()
+		})
+	}
+	const packed = "Content-Encoding: gzip\r\n"
+	f(chatPath, "", "", 408, "request_timeout")
+	f(chatPath, "", `{"model":"m"`, 408, "request_timeout")
+	f(chatPath, packed, "", 408, "request_timeout")
+	f(chatPath, packed, "\x1f\x8b\x08", 408, "request_timeout")
+	f(chatPath, "Content-Encoding: br\r\n", "", 415, "unsupported_content_encoding")
+	f("/v1/nothing", "", "", 404, "unknown_url")
+	f("/v1/models", "", "", 405, "method_not_allowed")
+}
+
+func TestMalformedChunks(t *testing.T) {
+	f := func(body string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, 1)
+			status, e := r.raw(chatPath, "Transfer-Encoding: chunked\r\n\r\n"+body)
+			if status != 400 || e.Code != "invalid_body" || !strings.Contains(e.Message, "chunked") {
+				t.Errorf("%q: got %d %+v; want 400, invalid_body", body, status, e)
+			}
+			if rec := r.last(); rec.Outcome() != "client" || r.calls(0) != 0 {
+				t.Errorf("%q: recorded %s, %d calls; want client, none", body, rec.Outcome(), r.calls(0))
+			}
+		})
+	}
+	f("zz\r\n{}")
+	f("2\n{}\n0\n\n")
+	f("fffffffffffffffff\r\n{}")
+	f("2\r\n{}xx0\r\n\r\n")
+	f("2;a=" + strings.Repeat("x", 20<<10) + "\r\n{}\r\n0\r\n\r\n")
 }
 
 func TestBodyBreaksOff(t *testing.T) {
