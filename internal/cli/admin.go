@@ -22,16 +22,21 @@ import (
 // dataHandler serves the client side: the APIs, and the health of the gateway
 // for load balancers.
 func (g *gateway) dataHandler() http.Handler {
-	mux := http.NewServeMux()
-	g.healthRoutes(mux)
-	mux.Handle("/", g.proxy)
+	health := http.NewServeMux()
+	g.healthRoutes(health)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.draining.Load() {
 			// Clients come back by a new connection, and thus to another gateway.
 			// Closing idle connections instead would race with their next request.
 			w.Header().Set("Connection", "close")
 		}
-		mux.ServeHTTP(w, r)
+		// The proxy is not behind the mux, which by itself answers paths that it
+		// finds unclean, in a shape that no client of these APIs reads.
+		if _, pattern := health.Handler(r); pattern != "" {
+			health.ServeHTTP(w, r)
+			return
+		}
+		g.proxy.ServeHTTP(w, r)
 	})
 }
 
