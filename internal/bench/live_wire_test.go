@@ -238,12 +238,12 @@ func TestLiveChat(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	roles := ""
+	var roles strings.Builder
 	for _, m := range turns[2] {
-		roles += m.Role[:1]
+		roles.WriteString(m.Role[:1])
 	}
-	if roles != "suauau" {
-		t.Errorf("roles of turn 3: %s; want suauau", roles)
+	if roles.String() != "suauau" {
+		t.Errorf("roles of turn 3: %s; want suauau", roles.String())
 	}
 	if got := turns[2][2].Content; got != "Hello there world" {
 		t.Errorf("answer 1 comes back as %q", got)
