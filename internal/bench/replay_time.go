@@ -33,7 +33,7 @@ func logTime(doc gjson.Result) (ms int64, ok bool) {
 			case x >= 1e14: // microseconds
 				x /= 1e3
 			}
-			return int64(math.Floor(x)), true
+			return int64(math.Round(x)), true
 		case gjson.String:
 			for _, layout := range timeLayouts {
 				if t, err := time.Parse(layout, v.String()); err == nil && t.Year() >= 1970 && t.Year() < 3000 {
