@@ -511,30 +511,6 @@ func TestDrainClosesConnections(t *testing.T) {
 	})
 }
 
-// What is no path gets its answer from the proxy, with its line in the log.
-func TestUncleanPaths(t *testing.T) {
-	f := func(method, path string) {
-		t.Helper()
-		synctest.Test(t, func(t *testing.T) {
-			n := testkit.NewNetwork()
-			n.Serve(t, "a:80", testkit.NewEngine())
-			r := newRig(t, n, onePool)
-			status, body := r.do(method, "http://"+dataAddr+path, "{}")
-			if status != http.StatusNotFound || !strings.Contains(body, `"code":"unknown_url"`) {
-				t.Errorf("%s %s: %d %s; want 404, unknown_url", method, path, status, body)
-			}
-			if log := r.log.String(); !strings.Contains(log, `"cause":"unknown_url"`) {
-				t.Errorf("%s %s: no access line in\n%s", method, path, log)
-			}
-		})
-	}
-	f(http.MethodPost, "//v1/chat/completions")
-	f(http.MethodPost, "/v1/../v1/chat/completions")
-	f(http.MethodGet, "/v1//models")
-	f(http.MethodPost, "/healthz")
-	f(http.MethodPost, "/metrics")
-}
-
 func TestReadinessNeedsAnInstance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := testkit.NewNetwork()

@@ -104,12 +104,16 @@ func (g *gateway) listen(ctx context.Context, data, admin string) (l listeners, 
 
 // server returns an HTTP server whose requests end with ctx. It has no write
 // timeout: streams last as long as they last, and package proxy bounds each
-// write.
+// write. The read timeout is that of package proxy too, which takes it off once
+// it has the body; it is here for the others, because before an answer leaves
+// the server waits for what was not read of a body.
 func (g *gateway) server(ctx context.Context, h http.Handler) *http.Server {
-	c := g.cfg.Load().Server
+	cfg := g.cfg.Load()
+	c := cfg.Server
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: c.HeaderTimeout,
+		ReadTimeout:       cfg.Proxy.ReadTimeout,
 		IdleTimeout:       c.IdleTimeout,
 		MaxHeaderBytes:    int(c.MaxHeaderBytes),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
