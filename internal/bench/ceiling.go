@@ -4,7 +4,7 @@ import "sort"
 
 // ceiling is the hit rate's upper bound: one cache without limits that sees
 // every request in order of arrival. It keeps the hashes of blocks in an
-// open-addressing table, 8 bytes each at a load of at most 3/4. The lowest bit
+// open-addressing table, 8 bytes each at a load of at most 3/4. The highest bit
 // of a hash gives way to a mark: that the block was asked for again.
 type ceiling struct {
 	table  []uint64 // 0 means free
@@ -13,7 +13,7 @@ type ceiling struct {
 }
 
 // mark is the bit of a block that was asked for more than once.
-const mark = 1
+const mark = 1 << 63
 
 // reuse marks blocks that are there. As with the blocks themselves, whoever is
 // marked has only marked ones before it.
@@ -69,7 +69,7 @@ func (c *ceiling) grow() {
 }
 
 // nonzero is a hash as the table keeps it.
-func nonzero(b uint64) uint64 { return max(b&^mark, 2) }
+func nonzero(b uint64) uint64 { return max(b&^mark, 1) }
 
 // cacheable is how many of a prompt's complete blocks an engine can take from
 // its cache: the last token is always computed.

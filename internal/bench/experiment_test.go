@@ -292,3 +292,22 @@ func TestBatchesCover(t *testing.T) {
 		}
 	}
 }
+
+// The working set is what was asked for more than once.
+func TestCeilingCountsReuse(t *testing.T) {
+	var c ceiling
+	f := func(blocks []uint64, want int) {
+		t.Helper()
+		known := c.lookup(blocks)
+		c.reuse(blocks[:known])
+		c.add(blocks, known)
+		if c.reused != want {
+			t.Errorf("after %v %d blocks are reused; want %d", blocks, c.reused, want)
+		}
+	}
+	f([]uint64{1, 2, 3}, 0)
+	f([]uint64{1, 2, 4}, 2)
+	f([]uint64{1, 2, 4, 5}, 3)
+	f([]uint64{1, 2, 3}, 4)
+	f([]uint64{1, 2, 3}, 4)
+}
