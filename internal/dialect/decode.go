@@ -11,10 +11,9 @@ import (
 // Call aliases it, so the body must stay as it is.
 //
 // The error is an *Error with status 400: the body is no JSON object, nests
-// too deep, names a member twice that routing reads, or gives one of model,
-// stream, messages, prompt and input a type that no engine accepts. Whatever
-// else is strange passes, for the engine to decide, and is counted in
-// [Call.Unknown].
+// too deep, names a member twice that routing reads, or gives model or stream a
+// type that no engine accepts. Whatever else is strange, a prompt that is none
+// included, passes, for the engine to decide, and is counted in [Call.Unknown].
 func Decode(k Kind, body []byte) (*Call, error) {
 	d := decoder{
 		cursor: cursor{b: body},

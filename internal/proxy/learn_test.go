@@ -14,6 +14,7 @@ import (
 	"github.com/warmroute/warmroute/internal/dialect"
 	"github.com/warmroute/warmroute/internal/fleet"
 	"github.com/warmroute/warmroute/internal/index"
+	"github.com/warmroute/warmroute/internal/route"
 	"github.com/warmroute/warmroute/internal/testkit"
 )
 
@@ -59,6 +60,61 @@ func TestFirstRequestSeeds(t *testing.T) { // A37
 			r.idle()
 		})
 	}
+}
+
+// TestEveryPolicySeeds has thresholds that only a whole match reaches: the first
+// request enters the index all the same.
+func TestEveryPolicySeeds(t *testing.T) { // A37
+	for _, name := range route.Policies() {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, 1, func(s *setup) {
+				s.policy, s.headChars = name, 100
+				s.route.GateMatch, s.route.StickyMatch = 1, 1
+			})
+			body := chat(long("document", 1000), true)
+			r.post(chatPath, body)
+			if n := r.post(chatPath, body).matched(t); n < 950 {
+				t.Errorf("%s: the second request matched %d tokens of about 1000", name, n)
+			}
+		})
+	}
+}
+
+// TestEveryShapeOfPromptIsMatched sends one text in each shape that a prompt may
+// have: all are matched, and all are hashed alike.
+func TestEveryShapeOfPromptIsMatched(t *testing.T) { // A36
+	ids := strings.TrimSuffix(strings.Repeat("1234567,", 1000), ",")
+	shapes := []struct{ name, path, body string }{
+		{"chat", chatPath, `{"model":"m","messages":[{"role":"user","content":%q}]}`},
+		{"chat in parts", chatPath, `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":%q}]}]}`},
+		{"completion", "/v1/completions", `{"model":"m","prompt":%q}`},
+		{"completions", "/v1/completions", `{"model":"m","prompt":[%q]}`},
+		{"response", "/v1/responses", `{"model":"m","input":%q}`},
+		{"response in items", "/v1/responses", `{"model":"m","input":[{"role":"user","content":%q}]}`},
+		{"token ids", "/v1/completions", `{"model":"m","prompt":[` + ids + `],"user":%q}`},
+	}
+	for _, s := range shapes {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, 1)
+			body := fmt.Sprintf(s.body, long("document", 1000))
+			r.post(s.path, body)
+			if n := r.post(s.path, body).matched(t); n < 900 || r.last().UnknownParts != 0 {
+				t.Errorf("%s: the second request matched %d tokens of about 1000, %d parts unknown", s.name, n, r.last().UnknownParts)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 4, func(s *setup) { s.policy, s.headChars = route.PrefixHash, 100 })
+		for i := range 8 {
+			homes := map[string]string{}
+			for _, s := range shapes[:6] {
+				homes[r.post(s.path, fmt.Sprintf(s.body, fmt.Sprint("text ", i))).header.Get(instanceHeader)] = s.name
+			}
+			if len(homes) != 1 {
+				t.Errorf("text %d went to %v; want one instance whatever its shape", i, homes)
+			}
+		}
+	})
 }
 
 func TestAnswerJoinsTheChain(t *testing.T) { // A37, A32

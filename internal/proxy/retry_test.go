@@ -266,6 +266,35 @@ func TestTTFTTimeout(t *testing.T) { // T06
 	})
 }
 
+// TestHungInstanceIsLeft has the home of a prompt accept requests and never
+// answer: another instance answers, and becomes the home.
+func TestHungInstanceIsLeft(t *testing.T) { // T06
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 2)
+		body := chat(long("document", 1000), true)
+		home := r.post(chatPath, body).header.Get(instanceHeader)
+		for i, e := range r.engines {
+			if fmt.Sprint("e", i) == home {
+				e.Then = testkit.Act{Fate: testkit.HangEarly}
+			} else {
+				e.Play(testkit.Act{})
+				e.Then = testkit.Act{Cached: 950}
+			}
+		}
+		for i := range 10 {
+			want := 1
+			if i == 0 {
+				want = 2
+			}
+			a := r.post(chatPath, body)
+			if rec := r.last(); a.status != 200 || rec.Instance == home || rec.Attempts != want {
+				t.Errorf("request %d: got %d from %s after %d attempts; want 200 from another than %s after %d", i, a.status, rec.Instance, rec.Attempts, home, want)
+			}
+		}
+		r.idle()
+	})
+}
+
 // TestContentAtTheVeryMoment has the first content and its timeout come together:
 // one of them wins, and the client gets all of an answer or a plain error.
 func TestContentAtTheVeryMoment(t *testing.T) {
