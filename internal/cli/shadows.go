@@ -124,7 +124,7 @@ func (rs *rules) liveByPool() map[string]string {
 	for p, r := range rs.byPool {
 		name := r.name
 		if r.contest != nil {
-			name = r.contest.live
+			name = r.live
 		}
 		live[p.Name()] = name
 	}
