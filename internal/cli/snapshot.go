@@ -27,6 +27,14 @@ func (s *snapshot) load() {
 		return
 	}
 	path := slog.String("path", s.path)
+	if info, err := os.Stat(s.path); err == nil && !info.Mode().IsRegular() {
+		// A pipe would block the start. A device, such as the null one of somebody
+		// who wants no snapshot, would be replaced by the first one.
+		s.metrics.Snapshot("load", "error")
+		s.log.Error("the path of the index snapshot is no regular file; the index is not kept", path, slog.String("mode", info.Mode().String()))
+		s.path = ""
+		return
+	}
 	switch err := s.index.LoadFile(s.path); {
 	case err == nil:
 		s.metrics.Snapshot("load", "ok")
