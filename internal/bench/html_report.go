@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 )
 
@@ -30,7 +31,7 @@ func (r *Report) means(p *Page) {
 	if len(r.Means) > 0 {
 		t := PageTable{Caption: "Geometric means over cells", Head: []string{"policy", "mean TTFT, ms", "P99 TTFT, ms", "mean over cost's", "P99 over cost's", "worst over best", "best in cells"}}
 		for _, m := range r.Means {
-			t.Rows = append(t.Rows, []string{m.Name, number(m.MeanTTFT, 0), number(m.P99TTFT, 0), number(m.OverCost, 2), number(m.OverCostP99, 2), number(m.Worst, 2), fmt.Sprint(m.Best)})
+			t.Rows = append(t.Rows, []string{m.Name, number(m.MeanTTFT, 0), number(m.P99TTFT, 0), number(m.OverCost, 2), number(m.OverCostP99, 2), number(m.Worst, 2), strconv.Itoa(m.Best)})
 		}
 		s.Tables = append(s.Tables, t)
 	}
@@ -157,7 +158,7 @@ func (c *LiveCell) section(p *Page) PageSection {
 		})
 		for _, name := range sortedKeys(t.Instances) {
 			in := t.Instances[name]
-			spread.Rows = append(spread.Rows, []string{t.Name, name, fmt.Sprint(in.Requests), fmt.Sprint(in.PromptTokens), fmt.Sprint(in.PromptTokens - in.CachedTokens)})
+			spread.Rows = append(spread.Rows, []string{t.Name, name, strconv.Itoa(in.Requests), strconv.FormatInt(in.PromptTokens, 10), strconv.FormatInt(in.PromptTokens-in.CachedTokens, 10)})
 		}
 		bar := plotBar{name: t.Name, mark: t.HitRate.Ceiling, unsure: t.HitRate.Actual == nil}
 		if !bar.unsure {

@@ -54,7 +54,7 @@ func shortRAG(n int) RAG {
 }
 
 // runLive plays a workload to servers and returns their results.
-func runLive(t *testing.T, ctx context.Context, l *Live, urls ...string) []LiveRun {
+func runLive(ctx context.Context, t *testing.T, l *Live, urls ...string) []LiveRun {
 	t.Helper()
 	l.HTTP = http.DefaultClient
 	if l.Speed == 0 {
@@ -79,7 +79,7 @@ func TestLiveWireShapes(t *testing.T) {
 	f := func(fixture string, prompt, output int, hit float64, unknown bool) {
 		t.Helper()
 		server, bodies := wireServer(t, fixture)
-		r := runLive(t, t.Context(), &Live{Workload: shortRAG(4)}, server.URL)[0].Result(1, 0, Objectives{})
+		r := runLive(t.Context(), t, &Live{Workload: shortRAG(4)}, server.URL)[0].Result(1, 0, Objectives{})
 		if r.SuccessRate != 1 || r.Requests != 4 {
 			t.Fatalf("%s: %+v", fixture, r)
 		}
@@ -138,7 +138,7 @@ func TestLiveErrorClasses(t *testing.T) {
 		t.Helper()
 		server := httptest.NewServer(answer)
 		defer server.Close()
-		r := runLive(t, t.Context(), &Live{Workload: shortRAG(2), Timeout: 200 * time.Millisecond}, server.URL)[0].Result(1, 0, Objectives{TTFT: time.Minute})
+		r := runLive(t.Context(), t, &Live{Workload: shortRAG(2), Timeout: 200 * time.Millisecond}, server.URL)[0].Result(1, 0, Objectives{TTFT: time.Minute})
 		if r.Errors[want] != 2 || r.SuccessRate != 0 || r.Example == "" || len(r.Errors) != 1 {
 			t.Errorf("errors %v, success %v, example %q; want 2 of %s", r.Errors, r.SuccessRate, r.Example, want)
 		}
@@ -188,7 +188,7 @@ func TestLiveInterrupted(t *testing.T) {
 	}))
 	defer server.Close()
 	// One at a time: the order of requests is known.
-	r := runLive(t, ctx, &Live{Workload: shortRAG(100), Concurrent: 1}, server.URL)[0].Result(1, 0, Objectives{})
+	r := runLive(ctx, t, &Live{Workload: shortRAG(100), Concurrent: 1}, server.URL)[0].Result(1, 0, Objectives{})
 	if r.Requests != 2 || r.Interrupted != 1 || r.SuccessRate != 1 || len(r.Errors) != 0 {
 		t.Errorf("%d requests, %d interrupted, success %v, errors %v; want 2, 1, 1, none", r.Requests, r.Interrupted, r.SuccessRate, r.Errors)
 	}
@@ -216,7 +216,7 @@ func TestLiveConcurrency(t *testing.T) {
 	defer server.Close()
 	w := shortRAG(60)
 	w.Rate = 1e-3 // a time that would never come
-	runLive(t, t.Context(), &Live{Workload: w, Concurrent: 3}, server.URL)
+	runLive(t.Context(), t, &Live{Workload: w, Concurrent: 3}, server.URL)
 	if most > 3 || total != 60 {
 		t.Errorf("%d at a time, %d in total; want 3 at most, 60", most, total)
 	}
@@ -226,7 +226,7 @@ func TestLiveConcurrency(t *testing.T) {
 func TestLiveChat(t *testing.T) {
 	server, bodies := wireServer(t, "vllm.txt")
 	chat := Chat{Sessions: 1, Rate: 1000, SystemTokens: 20, Turns: Fixed(3), User: Fixed(10), Output: Fixed(3)}
-	runs := runLive(t, t.Context(), &Live{Workload: chat}, server.URL)
+	runs := runLive(t.Context(), t, &Live{Workload: chat}, server.URL)
 	if n := len(runs[0].Replies); n != 3 {
 		t.Fatalf("%d turns; want 3", n)
 	}
@@ -259,7 +259,7 @@ func TestLiveChat(t *testing.T) {
 func TestLiveTargetsAlike(t *testing.T) {
 	a, bodiesA := wireServer(t, "vllm.txt")
 	b, bodiesB := wireServer(t, "openai.txt")
-	runs := runLive(t, t.Context(), &Live{Workload: shortRAG(20)}, a.URL, b.URL+"/v1/")
+	runs := runLive(t.Context(), t, &Live{Workload: shortRAG(20)}, a.URL, b.URL+"/v1/")
 	for i := range runs[0].Replies {
 		if x, y := runs[0].Replies[i].Due, runs[1].Replies[i].Due; x != y {
 			t.Fatalf("request %d is due at %v and at %v", i, x, y)

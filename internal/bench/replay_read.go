@@ -326,14 +326,14 @@ func bounded(r gjson.Result) int {
 
 // finish makes records of one size of block.
 func (l *logReader) finish() (*RequestLog, error) {
-	log := l.log
+	out := l.log
 	if len(l.entries) == 0 {
-		if log.Bad > 0 {
-			return log, fmt.Errorf("%w; %s", errNoRequest, log.Faults[0])
+		if out.Bad > 0 {
+			return out, fmt.Errorf("%w; %s", errNoRequest, out.Faults[0])
 		}
-		return log, errNoRequest
+		return out, errNoRequest
 	}
-	log.BlockTokens = cmp.Or(l.options.BlockTokens, MooncakeBlockTokens)
+	out.BlockTokens = cmp.Or(l.options.BlockTokens, MooncakeBlockTokens)
 	first := l.entries[0].blockBytes
 	bytes, tokens := 0.0, 0.0
 	kept := l.entries[:0]
@@ -347,14 +347,14 @@ func (l *logReader) finish() (*RequestLog, error) {
 		kept = append(kept, e)
 	}
 	if first > 0 {
-		log.BlockTokens = max(int(math.Round(float64(first)*tokens/bytes)), 1)
+		out.BlockTokens = max(int(math.Round(float64(first)*tokens/bytes)), 1)
 	}
 	for _, e := range kept {
-		log.records = append(log.records, e.Record)
+		out.records = append(out.records, e.Record)
 	}
-	if log.Timed {
-		slices.SortStableFunc(log.records, func(a, b prefix.Record) int { return cmp.Compare(a.Timestamp, b.Timestamp) })
+	if out.Timed {
+		slices.SortStableFunc(out.records, func(a, b prefix.Record) int { return cmp.Compare(a.Timestamp, b.Timestamp) })
 	}
-	log.Requests = len(log.records)
-	return log, nil
+	out.Requests = len(out.records)
+	return out, nil
 }

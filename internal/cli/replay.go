@@ -53,19 +53,19 @@ func (c *ReplayCmd) Run(env *Env) error {
 	if err != nil {
 		return err
 	}
-	log, err := c.read()
+	requests, err := c.read()
 	if err != nil {
 		return err
 	}
-	for _, f := range log.Faults[:min(len(log.Faults), shownFaults)] {
+	for _, f := range requests.Faults[:min(len(requests.Faults), shownFaults)] {
 		fmt.Fprintf(env.Stderr, "%s: %s\n", c.File, f)
 	}
-	if more := log.Bad - shownFaults; more > 0 {
+	if more := requests.Bad - shownFaults; more > 0 {
 		fmt.Fprintf(env.Stderr, "%s: %d more lines cannot be used\n", c.File, more)
 	}
 	progress := newSimProgress(env.Stderr)
 	report, err := bench.Replay{
-		Log: log, Workload: log.Workload(c.Rate, c.Speed), Engine: c.Engine, Instances: c.Instances, KVTokens: sizes,
+		Log: requests, Workload: requests.Workload(c.Rate, c.Speed), Engine: c.Engine, Instances: c.Instances, KVTokens: sizes,
 		Policies: c.Policies, Baseline: c.Baseline, Price: c.Price, WarmUp: c.WarmUp, Seed: c.Seed, Workers: c.Workers, Progress: progress.show,
 	}.Run(env.Ctx)
 	progress.clear()
@@ -75,7 +75,7 @@ func (c *ReplayCmd) Run(env *Env) error {
 	if written := c.write(env.Stdout, report); written != nil {
 		return errors.Join(written, err)
 	}
-	if err == nil && log.Bad > 0 {
+	if err == nil && requests.Bad > 0 {
 		return errReported
 	}
 	return err
@@ -133,7 +133,7 @@ func parseTokens(text string) (int, error) {
 	return int(x*factor + 0.5), nil
 }
 
-// read reads the log.
+// read reads the requests.
 func (c *ReplayCmd) read() (*bench.RequestLog, error) {
 	var r io.Reader = os.Stdin
 	if c.File != "-" {
@@ -152,12 +152,12 @@ func (c *ReplayCmd) read() (*bench.RequestLog, error) {
 		defer func() { _ = z.Close() }() // the reads have told of faults
 		r = z
 	}
-	log, err := bench.ReadLog(r, bench.LogOptions{Model: c.Model, BlockTokens: c.Block, Output: c.Output})
+	requests, err := bench.ReadLog(r, bench.LogOptions{Model: c.Model, BlockTokens: c.Block, Output: c.Output})
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", c.File, err)
 	}
-	log.Name = filepath.Base(c.File)
-	return log, nil
+	requests.Name = filepath.Base(c.File)
+	return requests, nil
 }
 
 func (c *ReplayCmd) write(w io.Writer, r *bench.ReplayReport) error {

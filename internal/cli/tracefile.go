@@ -89,11 +89,8 @@ func (t *traceFile) record(r *proxy.Record) {
 
 // traced reports whether a request has a prompt that engines cache.
 func traced(r *proxy.Record) bool {
-	switch r.Kind {
-	case dialect.Chat, dialect.Completions, dialect.Responses:
-		return r.PromptBytes > 0 && r.PromptTokens > 0
-	}
-	return false
+	generates := r.Kind == dialect.Chat || r.Kind == dialect.Completions || r.Kind == dialect.Responses
+	return generates && r.PromptBytes > 0 && r.PromptTokens > 0
 }
 
 // run writes lines until ctx ends, then what is left in the queue.
