@@ -78,7 +78,7 @@ func TestParseError(t *testing.T) {
 	f(503, `{"error":"overloaded","error_type":"x"}`, Error{Message: "overloaded"})
 	f(503, `{"error":{}}`, Error{Message: "Service Unavailable"})
 	f(502, `<html>Bad gateway</html>`, Error{Type: "upstream_error", Message: "Bad Gateway"})
-	f(http.StatusGatewayTimeout, ``, Error{Type: "upstream_error", Message: http.StatusText(504)})
+	f(http.StatusGatewayTimeout, ``, Error{Type: "upstream_error", Message: http.StatusText(http.StatusGatewayTimeout)})
 	f(500, `{"error":{"message":"cut`, Error{Type: "upstream_error", Message: "Internal Server Error"})
 }
 

@@ -62,6 +62,7 @@ func (d *decoder) part() {
 	case prompt.Unknown:
 		d.call.Unknown++
 		p.Text = view(d.b[from:d.i])
+	default: // its text is the part
 	}
 	d.parts = append(d.parts, p)
 }

@@ -9,6 +9,7 @@ func (d *decoder) input(k Kind) {
 		d.items()
 	case Embeddings:
 		d.sequences()
+	default: // the others have no input
 	}
 }
 

@@ -276,7 +276,7 @@ func (s *Stream) deltaCall(ev *event) {
 func (s *Stream) responses(ev *event) Class {
 	switch ev.kind {
 	case "response.completed", "response.incomplete", "response.cancelled":
-		s.terminal(ev.response)
+		_ = s.terminal(ev.response) // what it may name as a fault is the reason of a regular end
 		return Done
 	case "response.failed":
 		fault := s.terminal(ev.response)

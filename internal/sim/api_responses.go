@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 )
 
 // responsesRequest is the body of POST /v1/responses, as far as it is understood.
@@ -224,7 +225,7 @@ func (c *call) streamResponse() error {
 	e := &responseEvents{stream: c.newStream()}
 	q := c.sequences[0]
 	item := []any{"item_id", "msg_" + c.id, "output_index", 0, "content_index", 0}
-	at := func(fields ...any) []any { return append(item[:len(item):len(item)], fields...) }
+	at := func(fields ...any) []any { return append(slices.Clip(item), fields...) }
 	e.send("response.created", "response", c.response("", false))
 	e.send("response.in_progress", "response", c.response("", false))
 	e.flush()

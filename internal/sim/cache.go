@@ -1,5 +1,7 @@
 package sim
 
+import "slices"
+
 // pool is the KV cache of one engine: a fixed number of blocks, each either referenced by running requests or free. A free block
 // keeps its contents, and can be found by its hash, until it is taken for something else; the least recently freed one goes first.
 //
@@ -82,8 +84,7 @@ func (p *pool) share(id int32) {
 // release drops one reference to each block, the last block first: the tail of a prompt is evicted before its beginning.
 func (p *pool) release(ids []int32) {
 	p.releases++
-	for i := len(ids) - 1; i >= 0; i-- {
-		id := ids[i]
+	for _, id := range slices.Backward(ids) {
 		b := &p.blocks[id]
 		b.refs--
 		if b.refs > 0 {

@@ -187,6 +187,7 @@ func (e *Engine) Abort(now time.Duration, r *Request) {
 	case prefilling, decoding:
 		r.aborting = true
 		e.aborting++
+	case outside:
 	}
 }
 

@@ -321,7 +321,7 @@ func TestEngine_AbortWaiting(t *testing.T) {
 	events := slices.Clone(e.Advance(35 * time.Millisecond))
 	e.Abort(35*time.Millisecond, b)
 	events = append(events, drain(t, e)...)
-	if b.Done != 35*time.Millisecond || b.Err != ErrAborted {
+	if b.Done != 35*time.Millisecond || !errors.Is(b.Err, ErrAborted) {
 		t.Errorf("aborted at %v: %v", b.Done, b.Err)
 	}
 	if c.Admitted >= a.Done {
@@ -368,7 +368,7 @@ func TestEngine_AbortPreempted(t *testing.T) {
 	}
 	e.Abort(events[len(events)-1].At, b)
 	events = append(events, drain(t, e)...)
-	if b.Err != ErrAborted || a.Err != nil {
+	if !errors.Is(b.Err, ErrAborted) || a.Err != nil {
 		t.Errorf("ended with %v and %v", a.Err, b.Err)
 	}
 	checkConserved(t, e, events, []*Request{a, b})
@@ -391,7 +391,7 @@ func TestEngine_Restart(t *testing.T) {
 	events = append(events, drain(t, e)...)
 	checkConserved(t, e, events, rs)
 	for _, r := range rs {
-		if r.Err != ErrRestarted || r.Done != at {
+		if !errors.Is(r.Err, ErrRestarted) || r.Done != at {
 			t.Errorf("request %d: %v at %v", r.ID, r.Err, r.Done)
 		}
 	}

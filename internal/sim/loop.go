@@ -88,6 +88,7 @@ func (s *Server) advanceLocked(now time.Time) time.Duration {
 			s.metrics.ended(q)
 		case Preempted:
 			continue
+		case Token:
 		}
 		q.call.wake()
 	}

@@ -176,8 +176,9 @@ func pieceLen(s string) int {
 		return threes(s)
 	case four:
 		return whole(s, 4)
+	default:
+		return 1
 	}
-	return 1
 }
 
 // run returns the end of the run of class c that goes on at i, at most limit.

@@ -104,8 +104,9 @@ func pythonType(t reflect.Type) string {
 		return "string"
 	case reflect.Float64:
 		return "number"
+	default:
+		return "integer"
 	}
-	return "integer"
 }
 
 // stream writes server-sent events.
