@@ -450,7 +450,7 @@ func TestEngine_ShrinkBelowWaiting(t *testing.T) {
 	e.SetKVTokens(40*time.Millisecond, 160)
 	events = append(events, drain(t, e)...)
 	checkConserved(t, e, events, []*Request{a, b})
-	if a.Err != ErrTooLong || b.Err != ErrTooLong {
+	if !errors.Is(a.Err, ErrTooLong) || !errors.Is(b.Err, ErrTooLong) {
 		t.Errorf("ended with %v and %v; want %v", a.Err, b.Err, ErrTooLong)
 	}
 }
