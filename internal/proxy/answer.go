@@ -106,7 +106,9 @@ func (a *attempt) answered() {
 	now := time.Now()
 	a.first = true
 	a.x.rec.First = now
-	a.lease.Assume(now) // the time of a whole answer says little about prefill
+	// The time of a whole answer says little about prefill, unless it is shorter
+	// than what was expected of the prefill alone: then that was too much, and
+	// nothing has been assumed yet.
 	a.lease.FirstToken(now)
 	if a.x.order.indexed {
 		a.x.g.deps.Index.Confirm(&a.x.order.seat.placement)

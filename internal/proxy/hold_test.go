@@ -95,6 +95,32 @@ func TestWholeAnswersAreNotPrefillForEver(t *testing.T) {
 	})
 }
 
+// TestFastEnginesAreNotHeldFor has an engine of which nothing is known, and which
+// turns out to read prompts in less time than holding one would save.
+func TestFastEnginesAreNotHeldFor(t *testing.T) {
+	f := func(stream bool) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, 1, always(testkit.Act{Before: 4 * time.Millisecond}))
+			bodies := map[int]string{}
+			for i := range 8 {
+				bodies[100*i] = chat(long(fmt.Sprint("document ", i), 12_000), stream)
+			}
+			for i := range 3 {
+				bodies[1000+i] = chat(long(fmt.Sprint("burst ", i), 12_000), stream)
+			}
+			for at, rec := range r.timeline(bodies) {
+				if rec.Held > 0 || rec.Status != 200 {
+					t.Errorf("stream %v: request %d: %d, held %v; want it sent at once", stream, at, rec.Status, rec.Held)
+				}
+			}
+			r.idle()
+		})
+	}
+	f(true)
+	f(false)
+}
+
 func TestQueue(t *testing.T) {
 	one := func(s *setup) {
 		s.instance = func(_ int, c *fleet.InstanceConfig) { c.MaxInflight = 1 }

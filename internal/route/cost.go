@@ -273,10 +273,19 @@ func (p *cost) bind(r *Request, q *quote, x *Candidate, soonest float64, d Decis
 	if excess := soonest - budget.Seconds(); budget > 0 && excess > 0 {
 		return Decision{Index: -1, Reason: Overload, RetryAfter: seconds(excess)}
 	}
-	if r.Waited < p.maxHold(r) && full(p.speed(x), &x.Load, p.uncached(q, x)) {
+	if r.Waited < p.maxHold(r) && worthHolding(p.speed(x), &x.Load, p.uncached(q, x)) {
 		d.Hold, d.Reason = true, LateBound
 	}
 	return d
+}
+
+// minHoldable is the prefill in seconds that must be ahead before holding pays: what is gained in less is not worth the gateway's
+// work of holding, and the next step of the engine takes as long anyway.
+const minHoldable = 0.025
+
+// worthHolding reports whether a request would only queue in the engine, and for so long that the choice may change meanwhile.
+func worthHolding(s *Speed, l *Load, u float64) bool {
+	return full(s, l, u) && s.PrefillToken*l.Queued >= minHoldable
 }
 
 // maxHold is the bound on the time that this request is held.
