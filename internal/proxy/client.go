@@ -17,6 +17,7 @@ type client struct {
 	timeout time.Duration // of one write; 0 means none
 
 	mu      sync.Mutex // guards below, and w, against the heartbeat
+	until   time.Time  // the deadline in force; zero: none
 	status  int        // what the client saw; 0: nothing yet
 	stream  bool       // the status was sent by a heartbeat: only events may follow
 	sent    int64
@@ -31,12 +32,23 @@ func (c *client) reset(w http.ResponseWriter, timeout time.Duration) {
 	c.w, c.ctl, c.timeout = w, http.NewResponseController(w), timeout
 }
 
+// slack is the share of the timeout by which a deadline may come too early.
+// Moving one costs about a tenth of writing an event, so one serves for all the
+// writes of an eighth of its time.
+const slack = 8
+
 // deadline bounds the next write.
 func (c *client) deadline() {
-	if c.timeout > 0 {
-		// A writer without deadlines is one of a test or has its own.
-		_ = c.ctl.SetWriteDeadline(time.Now().Add(c.timeout))
+	if c.timeout <= 0 {
+		return
 	}
+	now := time.Now()
+	if c.until.Sub(now) > c.timeout-c.timeout/slack {
+		return
+	}
+	c.until = now.Add(c.timeout)
+	// A writer without deadlines is one of a test or has its own.
+	_ = c.ctl.SetWriteDeadline(c.until)
 }
 
 // begin sends status and header, once. After a heartbeat there is no header left
@@ -206,7 +218,7 @@ func (c *client) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopPulseLocked()
-	if c.timeout > 0 {
+	if !c.until.IsZero() {
 		_ = c.ctl.SetWriteDeadline(time.Time{})
 	}
 }
