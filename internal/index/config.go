@@ -10,7 +10,7 @@ import (
 // Config holds the settings of an index.
 type Config struct {
 	// BlockBytes is the size of a block of the canonical prompt. Chains of another size must not enter the index. Zero means
-	// [prefix.DefaultBlockBytes].
+	// 256 bytes.
 	BlockBytes int `yaml:"block_bytes"`
 	// Memory caps the bytes that the index takes from the heap, at every moment. The prompts used longest ago are forgotten to
 	// stay below it. Zero means 256 MiB, which is 1.2 million distinct prompts of 1,000 tokens.
