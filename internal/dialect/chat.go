@@ -5,6 +5,9 @@ import "github.com/warmroute/warmroute/internal/prompt"
 // messages reads a chat's messages.
 func (d *decoder) messages() {
 	for range d.elements {
+		if d.spent() {
+			continue
+		}
 		if d.peek() != '{' {
 			d.call.Unknown++
 			continue
@@ -43,7 +46,9 @@ func (d *decoder) message() prompt.Message {
 			refusal, _ = d.text()
 		case "tool_calls":
 			for range d.elements {
-				d.calls = append(d.calls, d.toolCall())
+				if !d.spent() {
+					d.calls = append(d.calls, d.toolCall())
+				}
 			}
 		case "function_call":
 			if d.peek() == '{' {

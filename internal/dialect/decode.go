@@ -31,6 +31,7 @@ type decoder struct {
 	call     *Call
 	seen     uint64 // members read so far, a bit each
 	err      *Error // first fault that is not one of JSON
+	taken    int    // list elements taken so far
 	parts    []prompt.Part
 	calls    []prompt.Part // tool calls of the message being read
 	template template
@@ -66,6 +67,23 @@ func (d *decoder) decode() *Error {
 	}
 	d.complete()
 	return nil
+}
+
+// maxItems is how many list elements of a request are taken: messages, parts,
+// calls, tools, texts. Real requests have some thousand at most; the bound keeps
+// hostile bodies, in which each takes three bytes, from costing fifty times
+// their size.
+const maxItems = 1 << 16
+
+// spent counts one more list element and reports whether it is one too many. The
+// engine gets it all the same, but routing leaves it out.
+func (d *decoder) spent() bool {
+	if d.taken == maxItems {
+		d.call.Unknown++
+		return true
+	}
+	d.taken++
+	return false
 }
 
 // complete assembles what depends on more than one member.

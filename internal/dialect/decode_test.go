@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -248,6 +249,59 @@ func TestDecodeManyMembers(t *testing.T) {
 }
 
 // What Decode took must stay apart from later bodies: nothing is shared.
+// Lists of elements of three bytes each must not cost much more than they are
+// long.
+func TestDecodeBoundsItems(t *testing.T) {
+	const listed = 1 << 18
+	f := func(k Kind, before, element, after string) {
+		t.Helper()
+		body := []byte(before + strings.Repeat(element+",", listed) + element + after)
+		var from, to runtime.MemStats
+		runtime.ReadMemStats(&from)
+		c, err := Decode(k, body)
+		runtime.ReadMemStats(&to)
+		if err != nil {
+			t.Fatalf("%s: %v", before, err)
+		}
+		if got := to.TotalAlloc - from.TotalAlloc; got > 64<<20 {
+			t.Errorf("%s: decoding %d bytes took %d bytes; want at most %d", before, len(body), got, 64<<20)
+		}
+		p := &c.Prompt
+		n := len(p.Messages) + len(p.Tools) + len(p.Raw) + len(p.Tokens)
+		for i := range p.Messages {
+			n += len(p.Messages[i].Parts)
+		}
+		for i := range p.Tools {
+			n += len(p.Tools[i].Extra)
+		}
+		if n > maxItems+2 {
+			t.Errorf("%s: %d items are kept; want at most %d", before, n, maxItems)
+		}
+		if c.Model != "m" {
+			t.Errorf("%s: model = %q; what follows must be read", before, c.Model)
+		}
+	}
+	const end = `],"model":"m"}`
+	f(Chat, `{"messages":[`, `{}`, end)
+	f(Chat, `{"messages":[`, `0`, end)
+	f(Chat, `{"messages":[{"content":[`, `{}`, `]}`+end)
+	f(Chat, `{"messages":[{"content":[`, `""`, `]}`+end)
+	f(Chat, `{"messages":[{"tool_calls":[`, `{}`, `]}`+end)
+	f(Chat, `{"tools":[`, `{}`, end)
+	f(Chat, `{"functions":[`, `{}`, end)
+	f(Chat, `{"tools":[{`, `"a":0`, `}`+end)
+	f(Chat, `{"documents":[`, `{}`, end)
+	f(Chat, `{"chat_template_kwargs":[`, `0`, end)
+	f(Responses, `{"input":[`, `{}`, end)
+	f(Responses, `{"input":[`, `{"role":"a"}`, end)
+	f(Responses, `{"input":[{"type":"reasoning","summary":[`, `""`, `]}`+end)
+	f(Completions, `{"prompt":[`, `""`, end)
+	f(Completions, `{"prompt":[`, `[1]`, end)
+	f(Completions, `{"prompt":[`, `1`, end)
+	f(Rerank, `{"documents":[`, `{}`, end)
+	f(Rerank, `{"documents":[`, `""`, end)
+}
+
 func TestDecodeIsIndependent(t *testing.T) {
 	a := decode(t, Chat, `{"messages":[{"role":"user","content":"a\nb"}]}`)
 	before := stream(a)

@@ -14,7 +14,9 @@ func (d *decoder) content() {
 	switch d.peek() {
 	case '[':
 		for range d.elements {
-			d.part()
+			if !d.spent() {
+				d.part()
+			}
 		}
 	case 'n':
 	default:

@@ -24,12 +24,18 @@ func (d *decoder) sequences() {
 	}
 	var ids []int
 	for range d.elements {
+		// A list of ids is one sequence, however long.
+		if id, ok := d.integer(); ok {
+			ids = append(ids, id)
+			continue
+		}
+		if d.spent() {
+			continue
+		}
 		if s, ok := d.text(); ok {
 			p.Raw = append(p.Raw, s)
 		} else if d.peek() == '[' {
 			p.Tokens = append(p.Tokens, d.tokens())
-		} else if id, ok := d.integer(); ok {
-			ids = append(ids, id)
 		} else {
 			d.call.Unknown++
 		}
@@ -74,7 +80,9 @@ func (d *decoder) texts(list []string) []string {
 	switch d.peek() {
 	case '[':
 		for range d.elements {
-			list = d.texts(list)
+			if !d.spent() {
+				list = d.texts(list)
+			}
 		}
 	case '{':
 		list = append(list, d.document())

@@ -26,6 +26,9 @@ func (d *decoder) items() {
 		return
 	}
 	for range d.elements {
+		if d.spent() {
+			continue
+		}
 		if d.peek() != '{' {
 			d.call.Unknown++
 			continue

@@ -49,11 +49,18 @@ func (t *template) json() []byte {
 	return b
 }
 
+// maxSorted bounds what is taken apart to be sorted: small values take up to
+// fifty times the memory of their text.
+const maxSorted = 256 << 10
+
 // sorted is raw as a value that encodes with sorted keys and numbers as
-// written.
+// written. What is too long to be sorted stays in the client's order.
 func sorted(raw string) any {
-	if raw == "" {
+	switch {
+	case raw == "":
 		return nil
+	case len(raw) > maxSorted:
+		return json.RawMessage(raw)
 	}
 	dec := json.NewDecoder(strings.NewReader(raw))
 	dec.UseNumber()

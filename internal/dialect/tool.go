@@ -44,6 +44,9 @@ func (d *decoder) arguments() string {
 // tools reads the tools that the model may call.
 func (d *decoder) tools() {
 	for range d.elements {
+		if d.spent() {
+			continue
+		}
 		if d.peek() != '{' {
 			d.call.Unknown++
 			continue
@@ -56,6 +59,9 @@ func (d *decoder) tools() {
 
 // function reads an element of the older functions list.
 func (d *decoder) function() {
+	if d.spent() {
+		return
+	}
 	t := prompt.Tool{Type: "function"}
 	d.toolMembers(&t)
 	d.call.Prompt.Tools = append(d.call.Prompt.Tools, t)
@@ -83,7 +89,7 @@ func (d *decoder) toolMembers(t *prompt.Tool) {
 				d.toolMembers(t)
 			}
 		default:
-			if !d.null() {
+			if !d.null() && !d.spent() {
 				t.Extra = append(t.Extra, prompt.Field{Name: key, Raw: d.raw()})
 			}
 		}
