@@ -32,6 +32,7 @@ type decoder struct {
 	seen     uint64 // members read so far, a bit each
 	err      *Error // first fault that is not one of JSON
 	taken    int    // list elements taken so far
+	ids      int    // token ids taken so far
 	parts    []prompt.Part
 	calls    []prompt.Part // tool calls of the message being read
 	template template
@@ -74,6 +75,10 @@ func (d *decoder) decode() *Error {
 // hostile bodies, in which each takes three bytes, from costing fifty times
 // their size.
 const maxItems = 1 << 16
+
+// maxIDs is how many token ids of a request are taken: more than any engine has
+// room for.
+const maxIDs = 1 << 22
 
 // spent counts one more list element and reports whether it is one too many. The
 // engine gets it all the same, but routing leaves it out.

@@ -302,6 +302,21 @@ func TestDecodeBoundsItems(t *testing.T) {
 	f(Rerank, `{"documents":[`, `""`, end)
 }
 
+func TestDecodeBoundsIDs(t *testing.T) {
+	f := func(before, after string) {
+		t.Helper()
+		c, err := Decode(Completions, []byte(before+strings.Repeat("1,", maxIDs)+"1"+after))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(c.Prompt.Tokens[0]); n != maxIDs || c.Unknown != 1 {
+			t.Errorf("%s: %d ids are kept, %d left out; want %d, 1", before, n, c.Unknown, maxIDs)
+		}
+	}
+	f(`{"prompt":[`, `]}`)
+	f(`{"prompt":[[`, `]]}`)
+}
+
 func TestDecodeIsIndependent(t *testing.T) {
 	a := decode(t, Chat, `{"messages":[{"role":"user","content":"a\nb"}]}`)
 	before := stream(a)

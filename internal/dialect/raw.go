@@ -26,7 +26,7 @@ func (d *decoder) sequences() {
 	for range d.elements {
 		// A list of ids is one sequence, however long.
 		if id, ok := d.integer(); ok {
-			ids = append(ids, id)
+			ids = d.addID(ids, id)
 			continue
 		}
 		if d.spent() {
@@ -50,12 +50,22 @@ func (d *decoder) tokens() []int {
 	var ids []int
 	for range d.elements {
 		if id, ok := d.integer(); ok {
-			ids = append(ids, id)
+			ids = d.addID(ids, id)
 		} else {
 			d.call.Unknown++
 		}
 	}
 	return ids
+}
+
+// addID appends a token id, unless there are too many.
+func (d *decoder) addID(ids []int, id int) []int {
+	if d.ids == maxIDs {
+		d.call.Unknown++
+		return ids
+	}
+	d.ids++
+	return append(ids, id)
 }
 
 // compared reads what rerank and score compare: query and documents, or
