@@ -38,7 +38,7 @@ overhead: build ## gateway overhead, paired against direct, and against nginx wh
 	bin/warmroute bench overhead
 
 generate: ## rewrite the generated docs, the JSON Schema and golden files
-	go test ./internal/config ./internal/telemetry ./internal/cli -run 'Current|Golden' -update
+	go test ./internal/config ./internal/telemetry ./internal/route ./internal/prompt ./internal/dialect ./internal/bench -update
 
 clean: ## remove what the targets above made
 	rm -rf bin $(TOOLS) dist

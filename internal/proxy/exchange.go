@@ -300,8 +300,11 @@ func (x *exchange) describe() {
 	if n := len(o.chain); n > 0 {
 		o.req.Home = uint64(o.chain[min(n, homeBlocks)-1])
 	}
+	o.req.Simple = o.req.Home // of a prompt without text: token ids, images alone
 	if n := o.rule.HeadChars; n > 0 {
-		o.req.Simple = route.Hash(prefix.SimpleKey(prompt.HeadText(&call.Prompt, n), n))
+		if head := prompt.HeadText(&call.Prompt, n); head != "" {
+			o.req.Simple = route.Hash(prefix.SimpleKey(head, n))
+		}
 	}
 	x.rec.ShortPrompt = len(o.chain) == 0
 	x.rec.Policy = o.rule.Policy.Name()

@@ -270,6 +270,26 @@ func TestPrefixHashPolicy(t *testing.T) {
 	})
 }
 
+// TestPrefixHashWithoutText places prompts that have no characters by their chain: one key for all of them would pin them all.
+func TestPrefixHashWithoutText(t *testing.T) { // A36
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 4, func(s *setup) { s.policy, s.headChars = route.PrefixHash, 20 })
+		homes := map[string]bool{}
+		for i := range 40 {
+			ids := strings.Repeat(fmt.Sprintf("%d,", 1000+i), 400)
+			body := fmt.Sprintf(`{"model":"m","stream":true,"prompt":[%s1]}`, ids)
+			first := r.post("/v1/completions", body).header.Get(instanceHeader)
+			if again := r.post("/v1/completions", body).header.Get(instanceHeader); again != first {
+				t.Errorf("one prompt of token ids went to %s and %s", first, again)
+			}
+			homes[first] = true
+		}
+		if len(homes) != 4 {
+			t.Errorf("40 prompts of token ids went to %v; want all", homes)
+		}
+	})
+}
+
 type failingBody struct{ io.ReadCloser }
 
 func (b failingBody) Close() error {

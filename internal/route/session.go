@@ -21,6 +21,7 @@ type pin struct {
 	session uint64 // 0 means empty
 	last    int64  // nanoseconds since 1970
 	id      prefix.InstanceID
+	name    uint64 // NameHash: the number of an instance that has left may be given to another
 }
 
 const pinWays = 4
@@ -47,7 +48,7 @@ func (p *session) Choose(r *Request, cs []Candidate) Decision {
 	}
 	d := p.cost.Choose(r, cs)
 	if d.Index >= 0 && !d.Hold {
-		*slot = pin{session: r.Session, last: r.Now.UnixNano(), id: cs[d.Index].ID}
+		*slot = pin{session: r.Session, last: r.Now.UnixNano(), id: cs[d.Index].ID, name: cs[d.Index].NameHash}
 	}
 	return d
 }
@@ -76,7 +77,7 @@ func (p *session) find(r *Request) *pin {
 // pinned is the position of the pin's instance if it may be chosen, or -1.
 func (p *session) pinned(x *pin, cs []Candidate) int {
 	for i := range cs {
-		if cs[i].ID == x.id && cs[i].Excluded == Eligible {
+		if cs[i].ID == x.id && cs[i].NameHash == x.name && cs[i].Excluded == Eligible {
 			return i
 		}
 	}

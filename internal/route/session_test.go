@@ -18,6 +18,21 @@ func (p *session) choose(cs []Candidate, id uint64, after time.Duration) Decisio
 	return p.Choose(&Request{Now: at(after), Tokens: 500, Session: id, MaxHold: -1}, cs)
 }
 
+// The fleet gives the number of an instance that has left to another, which is a stranger to the sessions of the first.
+func TestSession_NumberOfAnotherInstance(t *testing.T) {
+	p := mustNew(t, Session, Default())
+	r := Request{Now: epoch, Tokens: 100, Session: 7}
+	cs := []Candidate{{ID: 0, NameHash: Hash("a"), Speed: simple}}
+	p.Choose(&r, cs)
+	if d := p.Choose(&r, cs); d.Reason != Pinned {
+		t.Fatalf("second request: %+v; want it pinned", d)
+	}
+	cs[0].NameHash = Hash("b")
+	if d := p.Choose(&r, cs); d.Reason == Pinned {
+		t.Errorf("pinned to an instance that only has the number of the first: %+v", d)
+	}
+}
+
 func TestSession_Pins(t *testing.T) {
 	p := sessionPolicy(nil)
 	cs := candidates(Load{Queued: 400}, Load{}, Load{Queued: 400})
