@@ -44,18 +44,8 @@ func (d *decoder) message() prompt.Message {
 			}
 		case "refusal":
 			refusal, _ = d.text()
-		case "tool_calls":
-			for range d.elements {
-				if !d.spent() {
-					d.calls = append(d.calls, d.toolCall())
-				}
-			}
-		case "function_call":
-			if d.peek() == '{' {
-				var p prompt.Part
-				d.called(&p)
-				d.calls = append(d.calls, p)
-			}
+		case "tool_calls", "function_call":
+			d.madeCalls(key)
 		case "tool_call_id":
 			callID, _ = d.text()
 		}
@@ -74,6 +64,23 @@ func (d *decoder) message() prompt.Message {
 		results(m.Parts, callID)
 	}
 	return m
+}
+
+// madeCalls reads the calls that a message makes, in either spelling.
+func (d *decoder) madeCalls(key string) {
+	if key == "function_call" {
+		if d.peek() == '{' {
+			var p prompt.Part
+			d.called(&p)
+			d.calls = append(d.calls, p)
+		}
+		return
+	}
+	for range d.elements {
+		if !d.spent() {
+			d.calls = append(d.calls, d.toolCall())
+		}
+	}
 }
 
 // results marks the texts of a tool's message as what the tool returned.

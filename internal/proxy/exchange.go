@@ -86,7 +86,7 @@ func (x *exchange) close() {
 	}
 	x.g.deps.Recorder.Ended(&x.rec)
 	if x.cut {
-		panic(http.ErrAbortHandler) //nolint:forbidigo // the one way to make net/http cut a connection
+		panic(http.ErrAbortHandler)
 	}
 }
 

@@ -347,7 +347,7 @@ func pause(r *http.Request, d time.Duration) bool {
 func breakConn(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		panic(http.ErrAbortHandler) //nolint:forbidigo // what net/http offers to break an HTTP/2 answer
+		panic(http.ErrAbortHandler)
 	}
 	if c, ok := conn.(*Conn); ok {
 		c.Reset()
