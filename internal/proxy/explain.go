@@ -1,10 +1,14 @@
 package proxy
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/warmroute/warmroute/internal/route"
 )
@@ -73,8 +77,8 @@ func explanation(r *Record, d *route.Explanation) *Explanation {
 	return e
 }
 
-// encode returns e as one line of JSON of at most limit bytes, as long as names
-// are sane: it leaves out candidates, the dearest first, and the excluded before
+// encode returns e as one line of JSON in ASCII, because it goes into headers,
+// of at most limit bytes, as long as names are sane: it leaves out candidates, the dearest first, and the excluded before
 // those.
 func (e *Explanation) encode(limit int) []byte {
 	for {
@@ -84,11 +88,33 @@ func (e *Explanation) encode(limit int) []byte {
 			e.Decision = nil
 			continue
 		}
+		b = asciiJSON(b)
 		if len(b) <= limit || e.Decision == nil || len(e.Decision.Candidates) == 0 {
 			return b
 		}
 		e.drop(max(1, len(e.Decision.Candidates)/4))
 	}
+}
+
+// asciiJSON escapes what is not ASCII in b, which is valid JSON and therefore has it
+// in strings only.
+func asciiJSON(b []byte) []byte {
+	if bytes.IndexFunc(b, func(r rune) bool { return r >= utf8.RuneSelf }) < 0 {
+		return b
+	}
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case r < utf8.RuneSelf:
+			out = append(out, byte(r))
+		case r <= 0xffff:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		default:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		}
+	}
+	return out
 }
 
 // drop leaves out n candidates, the chosen one last of all.

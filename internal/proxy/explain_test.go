@@ -153,3 +153,20 @@ func TestModels(t *testing.T) {
 		r.idle()
 	})
 }
+
+func TestASCIIJSON(t *testing.T) {
+	f := func(in, want string) {
+		t.Helper()
+		got := string(asciiJSON([]byte(in)))
+		if got != want {
+			t.Errorf("%s becomes %s; want %s", in, got, want)
+		}
+		var before, after any
+		if json.Unmarshal([]byte(in), &before) != nil || json.Unmarshal([]byte(got), &after) != nil || before != after {
+			t.Errorf("%s reads back as %v; want %v", got, after, before)
+		}
+	}
+	f(`"plain"`, `"plain"`)
+	f(`"通义"`, `"\u901a\u4e49"`)
+	f(`"é🙂"`, `"\u00e9\ud83d\ude42"`)
+}
