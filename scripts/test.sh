@@ -15,5 +15,5 @@ if [ $rc -ne 0 ]; then
 	grep -nE -A40 '^[[:space:]]*--- FAIL|^panic:|WARNING: DATA RACE|\[build failed\]|^# ' "$log" | head -300
 fi
 echo; echo "skipped:"
-grep -E -A1 '^[[:space:]]*--- SKIP' "$log" | grep -v '^--$' || echo "  nothing"
+grep -E -B1 '^[[:space:]]*--- SKIP' "$log" | grep -vE '^(--$|=== )' || echo "  nothing"
 exit $rc
